@@ -1,0 +1,1 @@
+"""A Kubernetes DRA (Dynamic Resource Allocation) driver for NVIDIA GPUs."""

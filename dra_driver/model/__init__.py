@@ -1,0 +1,54 @@
+"""The words of this project: GPUs, partitions, claims, health, quantities, errors. No I/O."""
+
+from dra_driver.model.claim import (
+    AllocatedDevice,
+    ClaimRef,
+    DeviceConfig,
+    PreparedClaim,
+    PreparedDevice,
+    ResourceClaim,
+)
+from dra_driver.model.errors import (
+    BadClaim,
+    BadNode,
+    Bug,
+    DriverError,
+    TryAgain,
+)
+from dra_driver.model.gpu import (
+    Gpu,
+    Inventory,
+    MemoryType,
+    MigProfile,
+    Partition,
+    Placement,
+    Problem,
+    PublishedDevice,
+)
+from dra_driver.model.health import Health, HealthState
+from dra_driver.model.quantity import Quantity
+
+__all__ = [
+    "AllocatedDevice",
+    "BadClaim",
+    "BadNode",
+    "Bug",
+    "ClaimRef",
+    "DeviceConfig",
+    "DriverError",
+    "Gpu",
+    "Health",
+    "HealthState",
+    "Inventory",
+    "MemoryType",
+    "MigProfile",
+    "Partition",
+    "Placement",
+    "PreparedClaim",
+    "PreparedDevice",
+    "Problem",
+    "PublishedDevice",
+    "Quantity",
+    "ResourceClaim",
+    "TryAgain",
+]

@@ -1,0 +1,72 @@
+"""Claims: what the API server says was allocated, and what this node has prepared."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimRef:
+    """The three words with which the kubelet names a claim. Only `uid` identifies it."""
+
+    namespace: str
+    name: str
+    uid: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class AllocatedDevice:
+    """One entry of `status.allocation.devices.results` that belongs to this driver."""
+
+    request: str  # `main` or `main/sub`
+    pool: str
+    device: str
+    share_id: str | None = None
+    admin_access: bool = False
+    consumed_capacity: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def main_request(self) -> str:
+        """Request name as Pods use it: without the `/sub` of `firstAvailable`."""
+        return self.request.split("/", 1)[0]
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceConfig:
+    """One opaque config addressed to this driver, as written by a class or a claim."""
+
+    requests: tuple[str, ...]  # empty: all requests
+    source: str  # `FromClass` or `FromClaim`
+    parameters: Mapping[str, Any]  # raw object with apiVersion and kind
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceClaim:
+    """An allocated claim without the results and configs of other drivers."""
+
+    ref: ClaimRef
+    devices: tuple[AllocatedDevice, ...]
+    configs: tuple[DeviceConfig, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedDevice:
+    """One device of a prepared claim, with what the kubelet is answered."""
+
+    request: str  # main request name
+    pool: str
+    device: str
+    uuid: str  # of the physical GPU or of the partition the claim was first prepared with
+    cdi_ids: tuple[str, ...]
+    share_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedClaim:
+    """The answer to the kubelet for one claim."""
+
+    ref: ClaimRef
+    devices: tuple[PreparedDevice, ...]

@@ -1,0 +1,1 @@
+"""Code generated from `proto/` at build time, and nothing else (`make rpc`)."""
