@@ -1,0 +1,29 @@
+"""The machine below: durable files, locks, child processes, `/proc` and `/sys` of the host.
+
+The only package that imports subprocess, fcntl or mount calls.
+"""
+
+from dra_driver.host.failpoints import failpoint
+from dra_driver.host.files import (
+    ensure_folder,
+    list_folder,
+    read_file,
+    remove_durably,
+    sweep_unfinished,
+    write_durably,
+)
+from dra_driver.host.locks import FileLock
+from dra_driver.host.roots import HostRoot, inside
+
+__all__ = [
+    "FileLock",
+    "HostRoot",
+    "ensure_folder",
+    "failpoint",
+    "inside",
+    "list_folder",
+    "read_file",
+    "remove_durably",
+    "sweep_unfinished",
+    "write_durably",
+]

@@ -1,0 +1,121 @@
+"""Files that survive a crash: what is here is either the old content or the new one."""
+
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from dra_driver.host.failpoints import failpoint
+from dra_driver.model.errors import StorageFailed
+
+_UNFINISHED: Final = ".tmp-"
+
+
+def write_durably(path: Path, content: bytes, mode: int = 0o600) -> None:
+    """Replace `path` by `content`; a crash leaves the old or the new file.
+
+    Two fsyncs: one for the file, one for the folder that names it. Raises StorageFailed with
+    the path; the old file and no temporary one is left then.
+    """
+    temporary = path.with_name(f"{_UNFINISHED}{os.getpid()}-{path.name}")
+    failpoint(f"before-write:{path.suffix}")
+    try:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
+        try:
+            os.fchmod(descriptor, mode)  # whatever the umask says
+            _write_all(descriptor, content)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        failpoint(f"before-rename:{path.suffix}")
+        temporary.replace(path)
+        _flush_folder(path.parent)
+    except OSError as error:
+        with suppress(OSError):
+            temporary.unlink()
+        raise StorageFailed(
+            f"cannot write {path}: {error.strerror}; check the folder's space and permissions"
+        ) from error
+    failpoint(f"after-write:{path.suffix}")
+
+
+def remove_durably(path: Path) -> bool:
+    """Remove a file and flush its folder; returns whether it was there. Raises StorageFailed."""
+    failpoint(f"before-remove:{path.suffix}")
+    try:
+        path.unlink()
+        _flush_folder(path.parent)
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise StorageFailed(
+            f"cannot remove {path}: {error.strerror}; check the folder's permissions"
+        ) from error
+    failpoint(f"after-remove:{path.suffix}")
+    return True
+
+
+def read_file(path: Path) -> bytes | None:
+    """Content of a file, None when there is none. Raises StorageFailed with the path."""
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise StorageFailed(
+            f"cannot read {path}: {error.strerror}; check its permissions"
+        ) from error
+
+
+def list_folder(folder: Path, suffix: str) -> list[Path]:
+    """Files of that suffix, sorted by name, without unfinished ones. Raises StorageFailed."""
+    try:
+        found = [entry for entry in folder.iterdir() if entry.suffix == suffix]
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise StorageFailed(
+            f"cannot list {folder}: {error.strerror}; check its permissions"
+        ) from error
+    return sorted(path for path in found if not path.name.startswith(_UNFINISHED))
+
+
+def ensure_folder(folder: Path, mode: int = 0o755) -> None:
+    """Make the folder and those above it where missing. Raises StorageFailed with the path."""
+    try:
+        folder.mkdir(mode=mode, parents=True, exist_ok=True)
+    except OSError as error:
+        raise StorageFailed(
+            f"cannot make the folder {folder}: {error.strerror}; check mounts and permissions"
+        ) from error
+
+
+def sweep_unfinished(folder: Path, prefix: str = "") -> None:
+    """Remove what killed writers left of files whose final name starts with `prefix`."""
+    with suppress(OSError):
+        for entry in folder.iterdir():
+            if not entry.name.startswith(_UNFINISHED):
+                continue
+            pid, _, name = entry.name.removeprefix(_UNFINISHED).partition("-")
+            if name.startswith(prefix) and not _writer_lives(pid):
+                with suppress(OSError):
+                    entry.unlink()
+
+
+def _writer_lives(pid: str) -> bool:
+    """Whether another process of that pid may still be writing."""
+    return pid.isdigit() and int(pid) != os.getpid() and Path(f"/proc/{pid}").exists()
+
+
+def _write_all(descriptor: int, content: bytes) -> None:
+    view = memoryview(content)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+def _flush_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

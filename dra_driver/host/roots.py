@@ -1,0 +1,91 @@
+"""What the host's `/proc` and `/sys` say, read below a root that tests and containers can move."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+_CAPABILITY_MINOR = re.compile(r"^DeviceFileMinor:\s*(\d+)\s*$", re.MULTILINE)
+_PCIE_ROOT = re.compile(r"pci[0-9a-f]{4}:[0-9a-f]{2}")
+_MAX_LINKS = 40
+
+
+@dataclass(frozen=True, slots=True)
+class HostRoot:
+    """The host's file system as this process sees it: `/`, `/host-root`, or a simulated node."""
+
+    path: Path
+
+    def boot_id(self) -> str:
+        """Id of the running boot, empty when unreadable: a hint, never a proof."""
+        return self._read("proc/sys/kernel/random/boot_id").strip()
+
+    def device_majors(self) -> dict[str, int]:
+        """Major numbers of character devices by driver name, from `/proc/devices`."""
+        majors: dict[str, int] = {}
+        for line in self._read("proc/devices").partition("Block devices:")[0].splitlines():
+            number, _, name = line.strip().partition(" ")
+            if number.isdigit() and name:
+                majors[name] = int(number)
+        return majors
+
+    def gpu_instance_minor(self, gpu_minor: int, gi_id: int) -> int | None:
+        """N of `/dev/nvidia-caps/nvidia-capN` that opens a GPU instance, None when it has none."""
+        return self._capability_minor(f"gpu{gpu_minor}/mig/gi{gi_id}/access")
+
+    def compute_instance_minor(self, gpu_minor: int, gi_id: int, ci_id: int) -> int | None:
+        """N of `/dev/nvidia-caps/nvidia-capN` that opens a compute instance, or None."""
+        return self._capability_minor(f"gpu{gpu_minor}/mig/gi{gi_id}/ci{ci_id}/access")
+
+    def pcie_root(self, pci_bus_id: str) -> str | None:
+        """PCIe root complex (`pci0000:17`) above a PCI function, None when sysfs is silent."""
+        link = self.path / "sys/bus/pci/devices" / pci_bus_id
+        try:
+            target = link.readlink()
+        except OSError:
+            return None
+        return next((part for part in target.parts if _PCIE_ROOT.fullmatch(part)), None)
+
+    def numa_node(self, pci_bus_id: str) -> int | None:
+        """NUMA node of a PCI function, None when the host has none (-1) or is silent."""
+        text = self._read(f"sys/bus/pci/devices/{pci_bus_id}/numa_node").strip()
+        return int(text) if text.isdigit() else None
+
+    def _capability_minor(self, entry: str) -> int | None:
+        found = _CAPABILITY_MINOR.search(self._read(f"proc/driver/nvidia/capabilities/{entry}"))
+        return int(found.group(1)) if found else None
+
+    def _read(self, relative: str) -> str:
+        try:
+            return (self.path / relative).read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return ""
+
+
+def inside(root: Path, path: str | Path) -> Path | None:
+    """Resolve `path` as a process whose root folder is `root` would; None when nothing is there.
+
+    Absolute links on a host point below its own root, not below ours (field report dra #1201).
+    """
+    pending = [part for part in reversed(Path(path).parts) if part != "/"]
+    done: list[str] = []
+    links = 0
+    while pending:
+        part = pending.pop()
+        if part == "..":
+            if done:
+                done.pop()
+            continue
+        candidate = root.joinpath(*done, part)
+        if candidate.is_symlink():
+            links += 1
+            if links > _MAX_LINKS:
+                return None
+            target = candidate.readlink()
+            if target.is_absolute():
+                done.clear()
+            pending.extend(piece for piece in reversed(target.parts) if piece != "/")
+            continue
+        if not candidate.exists():
+            return None
+        done.append(part)
+    return root.joinpath(*done)

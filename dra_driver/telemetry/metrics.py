@@ -1,0 +1,172 @@
+"""The metric catalogue, declared once as data.
+
+Names and labels that start with `nvidia_dra_` are the peer driver's where they mean the same. No
+label holds a claim, Pod or UUID: label sets are closed.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+Kind = Literal["counter", "gauge", "histogram"]
+_SECONDS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One metric: its name, kind, meaning and labels."""
+
+    name: str
+    kind: Kind
+    text: str
+    labels: tuple[str, ...] = ()
+    zero: tuple[Mapping[str, str], ...] = field(default=())  # series that exist from the start
+
+
+_OPERATIONS: Final = ({"operation": "prepare"}, {"operation": "unprepare"})
+
+CATALOGUE: Final[tuple[Metric, ...]] = (
+    Metric(
+        "nvidia_dra_requests_total",
+        "counter",
+        "Claims that the kubelet asked to prepare or unprepare, by result.",
+        ("operation", "result"),
+        tuple({**op, "result": result} for op in _OPERATIONS for result in ("ok", "error")),
+    ),
+    Metric(
+        "nvidia_dra_request_duration_seconds",
+        "histogram",
+        "Time from the kubelet's call to the answer.",
+        ("operation",),
+        _OPERATIONS,
+    ),
+    Metric(
+        "nvidia_dra_requests_inflight",
+        "gauge",
+        "Calls of the kubelet that are being worked on.",
+        ("operation",),
+        _OPERATIONS,
+    ),
+    Metric(
+        "nvidia_dra_node_prepare_errors_total",
+        "counter",
+        "Claims that could not be prepared, by reason word.",
+        ("error_type",),
+    ),
+    Metric(
+        "nvidia_dra_node_unprepare_errors_total",
+        "counter",
+        "Claims that could not be unprepared, by reason word.",
+        ("error_type",),
+    ),
+    Metric(
+        "nvidia_dra_prepared_devices",
+        "gauge",
+        "Devices that claims hold on this node, by type.",
+        ("device_type",),
+        ({"device_type": "gpu"}, {"device_type": "mig"}),
+    ),
+    Metric(
+        "gpu_dra_driver_step_duration_seconds",
+        "histogram",
+        "Time that one step of Prepare or Unprepare took.",
+        ("operation", "step"),
+    ),
+    Metric(
+        "gpu_dra_driver_devices",
+        "gauge",
+        "Devices found on this node, by type and health.",
+        ("device_type", "health"),
+        tuple(
+            {"device_type": kind, "health": health}
+            for kind in ("gpu", "mig")
+            for health in ("healthy", "unhealthy", "unknown")
+        ),
+    ),
+    Metric(
+        "gpu_dra_driver_discovery_problems",
+        "gauge",
+        "Things that the last look at the hardware could not find out.",
+    ),
+    Metric(
+        "gpu_dra_driver_nvml_ready",
+        "gauge",
+        "1 while NVML answers, 0 while it is looked for.",
+    ),
+    Metric(
+        "gpu_dra_driver_published",
+        "gauge",
+        "1 while the API server has the slices that this node wants, else 0.",
+    ),
+    Metric(
+        "gpu_dra_driver_publish_writes_total",
+        "counter",
+        "Writes of ResourceSlices, by verb and result.",
+        ("verb", "result"),
+    ),
+    Metric(
+        "gpu_dra_driver_registered",
+        "gauge",
+        "1 after the kubelet has accepted this plugin, else 0.",
+    ),
+    Metric(
+        "gpu_dra_driver_records_set_aside",
+        "gauge",
+        "Damaged claim records that were kept aside and need a look.",
+    ),
+)
+
+
+class Metrics:
+    """The catalogue's metrics in a registry of their own."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._counters: dict[str, Counter] = {}
+        self._gauges: dict[str, Gauge] = {}
+        self._histograms: dict[str, Histogram] = {}
+        for metric in CATALOGUE:
+            self._declare(metric)
+
+    def count(self, name: str, amount: float = 1.0, **labels: str) -> None:
+        """Add to a counter."""
+        counter = self._counters[name]
+        (counter.labels(**labels) if labels else counter).inc(amount)
+
+    def set(self, name: str, value: float, **labels: str) -> None:
+        """Set a gauge."""
+        gauge = self._gauges[name]
+        (gauge.labels(**labels) if labels else gauge).set(value)
+
+    def add(self, name: str, amount: float, **labels: str) -> None:
+        """Raise or lower a gauge."""
+        gauge = self._gauges[name]
+        (gauge.labels(**labels) if labels else gauge).inc(amount)
+
+    def observe(self, name: str, seconds: float, **labels: str) -> None:
+        """Record a duration."""
+        histogram = self._histograms[name]
+        (histogram.labels(**labels) if labels else histogram).observe(seconds)
+
+    def exposition(self) -> bytes:
+        """All metrics in the Prometheus text format."""
+        return generate_latest(self.registry)
+
+    def _declare(self, metric: Metric) -> None:
+        if metric.kind == "counter":
+            name = metric.name.removesuffix("_total")
+            counter = Counter(name, metric.text, metric.labels, registry=self.registry)
+            self._counters[metric.name] = counter
+            made: Counter | Gauge | Histogram = counter
+        elif metric.kind == "gauge":
+            made = Gauge(metric.name, metric.text, metric.labels, registry=self.registry)
+            self._gauges[metric.name] = made
+        else:
+            made = Histogram(
+                metric.name, metric.text, metric.labels, registry=self.registry, buckets=_SECONDS
+            )
+            self._histograms[metric.name] = made
+        for labels in metric.zero:
+            made.labels(**labels)
