@@ -137,6 +137,8 @@ SIM_API nvmlReturn_t sim_open(const char *root, sim_t **out);
 SIM_API void sim_close(sim_t *sim);
 /* What went wrong in this thread's last call that did not succeed. */
 SIM_API const char *sim_error_text(void);
+/* The number of an nvmlReturn_t by its name: NOT_SUPPORTED, NVML_ERROR_NOT_SUPPORTED, SUCCESS. */
+SIM_API nvmlReturn_t sim_error_number(const char *name, int *number);
 /* Tell the model table; size = sizeof(sim_model_t), so that a caller with another layout is refused. */
 SIM_API nvmlReturn_t sim_add_model(sim_t *sim, const sim_model_t *model, size_t size);
 SIM_API nvmlReturn_t sim_add_gpu(sim_t *sim, const sim_gpu_t *gpu, size_t size);
