@@ -38,7 +38,8 @@ class Settings:
     http_endpoint: str = ""  # `:8080`; empty: none
     log_format: str = "text"
     log_level: str = "info"
-    poll_seconds: float = 30.0
+    poll_seconds: float = 30.0  # between two looks at the hardware
+    retry_seconds: float = 30.0  # that one Prepare goes on trying; the kubelet waits 45 s
 
     @property
     def pool(self) -> str:

@@ -12,12 +12,14 @@ from dra_driver.host.files import (
     sweep_unfinished,
     write_durably,
 )
-from dra_driver.host.locks import FileLock
+from dra_driver.host.locks import FileLock, MarkedLock, RangeLock
 from dra_driver.host.roots import HostRoot, inside
 
 __all__ = [
     "FileLock",
     "HostRoot",
+    "MarkedLock",
+    "RangeLock",
     "ensure_folder",
     "failpoint",
     "inside",

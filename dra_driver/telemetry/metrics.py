@@ -4,7 +4,9 @@ Names and labels that start with `nvidia_dra_` are the peer driver's where they 
 label holds a claim, Pod or UUID: label sets are closed.
 """
 
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
@@ -149,6 +151,17 @@ class Metrics:
         """Record a duration."""
         histogram = self._histograms[name]
         (histogram.labels(**labels) if labels else histogram).observe(seconds)
+
+    @contextmanager
+    def timed(self, operation: str, step: str) -> Iterator[None]:
+        """Record how long one step of Prepare or Unprepare takes, whether it succeeds or not."""
+        begin = time.perf_counter()
+        try:
+            yield
+        finally:
+            seconds = time.perf_counter() - begin
+            name = "gpu_dra_driver_step_duration_seconds"
+            self.observe(name, seconds, operation=operation, step=step)
 
     def exposition(self) -> bytes:
         """All metrics in the Prometheus text format."""

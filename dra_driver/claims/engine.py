@@ -1,0 +1,236 @@
+"""Prepare and Unprepare, from the kubelet's call to its answer. Read this file first.
+
+Prepare, for each claim of the call:
+
+1. lock      one call at a time works on a claim, in any instance of this driver
+2. read      the claim's allocation from the API server (the only request)
+3. resolve   allocated names and configs to hardware: a plan, nothing changed yet
+4. reserve   refuse what another claim holds, else write the plan as record "preparing"
+5. apply     each step in turn; when one fails, undo all of them and forget the record
+6. commit    record "prepared", and the answer
+
+A claim whose record says "prepared" runs only step 5 again: steps leave alone what is right and
+restore what a reboot took. A record "preparing" was left by a crash: it is undone first.
+
+Unprepare needs the record alone: undo the steps backwards, forget the record.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TypeVar
+
+from dra_driver.cdi import ClaimSpecs
+from dra_driver.claims.effects import CdiEffect, Effect, as_cdi_device, require
+from dra_driver.claims.resolve import missing_devices, plan
+from dra_driver.config import Settings
+from dra_driver.host import HostRoot, failpoint
+from dra_driver.kube import KubeClient
+from dra_driver.model import ClaimRef, DriverError, Inventory, PreparedClaim, ResourceClaim
+from dra_driver.model.errors import ApiUnavailable, Bug, Cancelled, TryAgain
+from dra_driver.nvml import Discovery
+from dra_driver.state import ClaimRecord, Phase, Records
+from dra_driver.telemetry import Event, EventQueue, Metrics, logger
+
+log = logger(__name__)
+
+T = TypeVar("T")
+Cancel = Callable[[], bool]
+_API_SECONDS = 10.0
+_LOOK_SECONDS = 5.0
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
+
+
+class Engine:
+    """Prepares and unprepares claims; safe to call from many threads."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        kube: KubeClient,
+        discovery: Discovery,
+        specs: ClaimSpecs,
+        metrics: Metrics,
+        events: EventQueue,
+    ) -> None:
+        """Keep the parts; nothing is read or written before `start`."""
+        self._settings = settings
+        self._kube = kube
+        self._discovery = discovery
+        self._specs = specs
+        self._metrics = metrics
+        self._events = events
+        self._records = Records(settings.data_folder)
+        self._host = HostRoot(settings.host_root)
+        self._effects: tuple[Effect, ...] = (CdiEffect(specs, self._inventory),)
+
+    def start(self) -> None:
+        """Read the records. Needs neither API server nor NVML. Raises StorageFailed."""
+        self._records.load()
+        self._count_devices()
+
+    def prepare(
+        self, refs: Sequence[ClaimRef], cancelled: Cancel
+    ) -> Mapping[str, PreparedClaim | DriverError]:
+        """Prepare the claims of one Pod; the answer has exactly the UIDs asked for.
+
+        When one claim fails, all are answered with its error, since older kubelets mix up the
+        devices of the others on their retry (kubelet up to 1.36.3, pkg/kubelet/cm/dra). Claims that
+        did succeed stay prepared: another Pod may share them already, and the retry finds them.
+        """
+        done: dict[str, PreparedClaim | DriverError] = {}
+        for ref in refs:
+            answer = self._answer("prepare", ref, partial(self._prepare_patiently, ref, cancelled))
+            if isinstance(answer, DriverError):
+                return {each.uid: answer for each in refs}
+            done[ref.uid] = answer
+        return done
+
+    def unprepare(
+        self, refs: Sequence[ClaimRef], cancelled: Cancel
+    ) -> Mapping[str, DriverError | None]:
+        """Take back all that was done for the claims; a claim never seen is a success."""
+        return {
+            ref.uid: self._answer("unprepare", ref, partial(self._unprepare_one, ref, cancelled))
+            for ref in refs
+        }
+
+    def _prepare_patiently(self, ref: ClaimRef, cancelled: Cancel) -> PreparedClaim:
+        """Try until it works or fails for good: the kubelet itself tries again after a minute."""
+        deadline = time.monotonic() + self._settings.retry_seconds
+        pause = _FIRST_PAUSE
+        while True:
+            try:
+                with self._records.claim_lock(ref.uid):
+                    return self._prepare_one(ref, cancelled)
+            except Cancelled:
+                raise
+            except TryAgain as error:
+                if time.monotonic() + pause > deadline:
+                    raise
+                log.warning("prepare is tried again", claim=ref, pause=pause, err=error)
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+    def _prepare_one(self, ref: ClaimRef, cancelled: Cancel) -> PreparedClaim:
+        _stop_if(cancelled, ref)  # a call that waited for the lock may be long dead
+        record = self._records.get(ref.uid)
+        claim = self._read_claim(ref, record)
+        if record is not None and not _is_answered_by(record, claim):
+            self._take_back(record)
+            record = None
+        if record is None:
+            if not claim.devices:
+                return PreparedClaim(ref, ())  # all of its devices are other drivers'
+            record = self._plan(claim)
+            self._records.reserve(record)
+        self._apply(record, cancelled)
+        if record.phase is not Phase.PREPARED:
+            record = record.in_phase(Phase.PREPARED)
+            self._records.update(record)
+        log.info("claim is prepared", claim=ref, devices=[d.device for d in record.devices])
+        return record.answer()
+
+    def _read_claim(self, ref: ClaimRef, record: ClaimRecord | None) -> ResourceClaim:
+        """Claim as the API server has it; while it is away a finished record speaks for it."""
+        try:
+            return self._kube.get_claim(ref, _API_SECONDS)
+        except ApiUnavailable as error:
+            if record is None or record.phase is not Phase.PREPARED:
+                raise
+            log.warning("the record stands in for the API server", claim=ref, err=error)
+            return ResourceClaim(ref, record.allocation)
+
+    def _plan(self, claim: ResourceClaim) -> ClaimRecord:
+        inventory = self._inventory()
+        if missing_devices(claim, inventory):
+            inventory = self._discovery.look(_LOOK_SECONDS)
+        record = plan(claim, inventory, self._host.boot_id())
+        named = (
+            device.model_copy(
+                update={"cdi_ids": self._specs.ids(record.uid, as_cdi_device(device))}
+            )
+            for device in record.devices
+        )
+        return record.model_copy(update={"devices": tuple(named)})
+
+    def _apply(self, record: ClaimRecord, cancelled: Cancel) -> None:
+        for effect in self._effects:
+            try:
+                _stop_if(cancelled, record.ref)
+                failpoint(f"before-apply:{effect.name}")
+                with self._metrics.timed("prepare", effect.name):
+                    effect.apply(record)
+                failpoint(f"after-apply:{effect.name}")
+            except Exception:
+                if record.phase is Phase.PREPARING:
+                    self._roll_back(record)
+                raise
+
+    def _roll_back(self, record: ClaimRecord) -> None:
+        """Take a failed Prepare back, without hiding why it failed."""
+        try:
+            self._take_back(record)
+        except DriverError as error:
+            log.warning("what was begun is taken back later", claim=record.ref, err=error)
+
+    def _unprepare_one(self, ref: ClaimRef, cancelled: Cancel) -> None:
+        with self._records.claim_lock(ref.uid):
+            _stop_if(cancelled, ref)
+            record = self._records.get(ref.uid)
+            if record is None:  # never seen, already gone, or damaged: clear what goes by the UID
+                record = ClaimRecord(namespace=ref.namespace, name=ref.name, uid=ref.uid)
+            self._take_back(record)
+            log.info("claim is unprepared", claim=ref, devices=[d.device for d in record.devices])
+
+    def _take_back(self, record: ClaimRecord) -> None:
+        """Undo all steps, last first, and forget the record; whatever fails is left for a retry."""
+        for effect in reversed(self._effects):
+            failpoint(f"before-undo:{effect.name}")
+            with self._metrics.timed("unprepare", effect.name):
+                effect.undo(record)
+            failpoint(f"after-undo:{effect.name}")
+        self._records.forget(record.uid, when_none_left=self._specs.undo_common)
+
+    def _inventory(self) -> Inventory:
+        return require(self._discovery.current(), self._discovery.not_ready())
+
+    def _answer(self, operation: str, ref: ClaimRef, work: Callable[[], T]) -> T | DriverError:
+        """Do the work; a failure becomes the error that explains it, told everywhere."""
+        try:
+            result = work()
+            self._count_devices()
+        except DriverError as error:
+            return self._report(operation, ref, error)
+        except Exception as error:
+            log.exception("unexpected failure", operation=operation, claim=ref)
+            bug = Bug(f"{operation} of claim {ref} failed unexpectedly: {error!r}")
+            return self._report(operation, ref, bug)
+        return result
+
+    def _report(self, operation: str, ref: ClaimRef, error: DriverError) -> DriverError:
+        log.warning("call failed", operation=operation, claim=ref, reason=error.reason, err=error)
+        self._metrics.count(f"nvidia_dra_node_{operation}_errors_total", error_type=error.reason)
+        if not isinstance(error, Cancelled):
+            self._events.add(Event(error.reason, str(error), warning=True, claim=ref))
+        return error
+
+    def _count_devices(self) -> None:
+        held = self._records.holdings()
+        partitions = sum(holding.span is not None for holding in held)
+        self._metrics.set("nvidia_dra_prepared_devices", partitions, device_type="mig")
+        self._metrics.set("nvidia_dra_prepared_devices", len(held) - partitions, device_type="gpu")
+        self._metrics.set("gpu_dra_driver_records_set_aside", len(self._records.damaged))
+
+
+def _is_answered_by(record: ClaimRecord, claim: ResourceClaim) -> bool:
+    """Whether a record is complete and still for what is allocated."""
+    return record.phase is Phase.PREPARED and record.allocation == tuple(
+        replace(device, consumed_capacity={}) for device in claim.devices
+    )
+
+
+def _stop_if(cancelled: Cancel, ref: ClaimRef) -> None:
+    if cancelled():
+        raise Cancelled(f"the kubelet gave up its call for claim {ref}; it will call again")

@@ -1,0 +1,78 @@
+"""From what the scheduler allocated to the hardware it means: a plan, nothing changed yet."""
+
+from dra_driver.config import GpuConfig, MigDeviceConfig, resolve_config
+from dra_driver.model import AllocatedDevice, Inventory, PublishedDevice, ResourceClaim
+from dra_driver.model.errors import ConfigInvalid, DeviceNotFound, DeviceUnhealthy
+from dra_driver.state import ClaimRecord, DeviceRecord
+
+
+def plan(claim: ResourceClaim, inventory: Inventory, boot_id: str) -> ClaimRecord:
+    """Record that says what is to be done for the claim.
+
+    Raises DeviceNotFound, DeviceUnhealthy or ConfigInvalid, each naming device and claim.
+    """
+    return ClaimRecord(
+        namespace=claim.ref.namespace,
+        name=claim.ref.name,
+        uid=claim.ref.uid,
+        boot_id=boot_id,
+        devices=tuple(_resolve(claim, device, inventory) for device in claim.devices),
+    )
+
+
+def missing_devices(claim: ResourceClaim, inventory: Inventory) -> list[str]:
+    """Names of allocated devices that the snapshot does not hold."""
+    present = {device.name for device in inventory.devices()}
+    return [device.device for device in claim.devices if device.device not in present]
+
+
+def _resolve(
+    claim: ResourceClaim, allocated: AllocatedDevice, inventory: Inventory
+) -> DeviceRecord:
+    found = inventory.device(allocated.device)
+    if found is None:
+        present = ", ".join(device.name for device in inventory.devices()) or "none"
+        raise DeviceNotFound(
+            f"device {allocated.device} of claim {claim.ref} is not on this node; present: "
+            f"{present}; delete the Pod and its claim so that it is allocated again"
+        )
+    if not allocated.admin_access:
+        _refuse_unhealthy(claim, found)
+        _check_config(claim, allocated, found)
+    partition = found.partition
+    return DeviceRecord(
+        request=allocated.request,
+        pool=allocated.pool,
+        device=allocated.device,
+        share_id=allocated.share_id,
+        admin_access=allocated.admin_access,
+        gpu_uuid=found.gpu.uuid,
+        gpu_minor=found.gpu.minor,
+        uuid=found.uuid,
+        placement=(partition.placement.start, partition.placement.size) if partition else None,
+        gi_profile_id=partition.profile.gi_profile_id if partition else None,
+        ci_profile_id=partition.profile.ci_profile_id if partition else None,
+        gi_id=partition.gi_id if partition else None,
+        ci_id=partition.ci_id if partition else None,
+    )
+
+
+def _refuse_unhealthy(claim: ResourceClaim, device: PublishedDevice) -> None:
+    if not device.health.usable:
+        raise DeviceUnhealthy(
+            f"device {device.name} ({device.uuid}) of claim {claim.ref} is unhealthy: "
+            f"{device.health.message or device.health.reason}; delete the Pod so that another "
+            "device is chosen"
+        )
+
+
+def _check_config(
+    claim: ResourceClaim, allocated: AllocatedDevice, device: PublishedDevice
+) -> None:
+    kind = GpuConfig if device.partition is None else MigDeviceConfig
+    config = resolve_config(allocated, kind, claim.configs)
+    if config is not None and config.sharing is not None:
+        raise ConfigInvalid(
+            f"claim {claim.ref} asks for sharing.strategy {config.sharing.strategy} on device "
+            f"{device.name}, which this version of the driver does not offer; remove `sharing`"
+        )

@@ -1,0 +1,116 @@
+"""The one answer to "who uses what": by GPU, by memory slices, by share.
+
+The scheduler may err (field reports k8s #141471, #136567) and expects drivers to refuse.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from dra_driver.model.claim import ClaimRef
+from dra_driver.model.errors import DeviceInUse
+from dra_driver.model.gpu import Placement
+from dra_driver.state.record import ClaimRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """One device that a claim holds."""
+
+    claim: ClaimRef
+    device: str
+    gpu_uuid: str
+    span: Placement | None  # None: the whole GPU
+    share_id: str | None
+    admin_access: bool
+
+    def conflicts_with(self, other: "Holding") -> bool:
+        """Whether both can't be held at once.
+
+        Admin access takes nothing from anybody. Shares of one device are counted by the scheduler,
+        so they go together; a share and the whole of the same device do not.
+        """
+        if self.admin_access or other.admin_access or self.gpu_uuid != other.gpu_uuid:
+            return False
+        if self.span is None or other.span is None:
+            overlap = True
+        else:
+            overlap = self.span.overlaps(other.span)
+        if not overlap:
+            return False
+        same_device = self.span == other.span
+        shared = self.share_id is not None and other.share_id is not None
+        return not (same_device and shared and self.share_id != other.share_id)
+
+
+def holdings(record: ClaimRecord) -> list[Holding]:
+    """All that the record's claim holds."""
+    return [
+        Holding(
+            claim=record.ref,
+            device=device.device,
+            gpu_uuid=device.gpu_uuid,
+            span=device.span,
+            share_id=device.share_id,
+            admin_access=device.admin_access,
+        )
+        for device in record.devices
+    ]
+
+
+class Ownership:
+    """Index of holdings by GPU. Not thread-safe: `Records` guards it."""
+
+    def __init__(self, records: Iterable[ClaimRecord] = ()) -> None:
+        self._by_gpu: dict[str, list[Holding]] = defaultdict(list)
+        self._by_claim: dict[str, list[Holding]] = {}
+        for record in records:
+            self.add(record)
+
+    def __contains__(self, uid: object) -> bool:
+        return uid in self._by_claim
+
+    def __len__(self) -> int:
+        return len(self._by_claim)
+
+    def __iter__(self) -> Iterator[Holding]:
+        for held in self._by_claim.values():
+            yield from held
+
+    def add(self, record: ClaimRecord) -> None:
+        """Enter a claim's devices, in place of what the claim held before."""
+        self.remove(record.uid)
+        held = holdings(record)
+        self._by_claim[record.uid] = held
+        for holding in held:
+            self._by_gpu[holding.gpu_uuid].append(holding)
+
+    def remove(self, uid: str) -> None:
+        """Forget a claim."""
+        for holding in self._by_claim.pop(uid, ()):
+            same_gpu = self._by_gpu[holding.gpu_uuid]
+            same_gpu.remove(holding)
+            if not same_gpu:
+                del self._by_gpu[holding.gpu_uuid]
+
+    def check(self, record: ClaimRecord) -> None:
+        """Raise DeviceInUse when another claim, or this one twice, holds what the record wants."""
+        wanted = holdings(record)
+        for position, holding in enumerate(wanted):
+            for other in self._by_gpu.get(holding.gpu_uuid, ()):
+                if other.claim.uid != record.uid and holding.conflicts_with(other):
+                    raise DeviceInUse(_held_by_other(record, holding, other))
+            for twin in wanted[:position]:
+                if holding.conflicts_with(twin):
+                    raise DeviceInUse(
+                        f"claim {record.ref} was allocated {twin.device} and {holding.device}, "
+                        "which are the same hardware; delete it so that it is allocated again"
+                    )
+
+
+def _held_by_other(record: ClaimRecord, wanted: Holding, held: Holding) -> str:
+    return (
+        f"{wanted.device} ({wanted.gpu_uuid}) for claim {record.ref} is still held by claim "
+        f"{held.claim} (UID {held.claim.uid}) as {held.device}; it is free once that claim's Pods "
+        "have ended"
+    )

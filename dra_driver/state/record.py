@@ -1,0 +1,135 @@
+"""The record of one claim, and its form on disk.
+
+A file is two lines of JSON: the record, and the SHA-256 of the first line's bytes. Fields that a
+newer version wrote are kept, and since the checksum covers bytes, they do not spoil it.
+"""
+
+import hashlib
+import json
+from enum import StrEnum
+from typing import Any, Final
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from dra_driver.model.claim import AllocatedDevice, ClaimRef, PreparedClaim, PreparedDevice
+from dra_driver.model.errors import RecordDamaged
+from dra_driver.model.gpu import Placement
+
+SCHEMA: Final = 1
+
+
+class Phase(StrEnum):
+    """How far a claim has come."""
+
+    PREPARING = "preparing"  # changes may have been made, in part
+    PREPARED = "prepared"  # all changes were made and the kubelet may have been told
+
+
+class DeviceRecord(BaseModel):
+    """One device of a claim: what was allocated, and the hardware it was resolved to."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    request: str  # as allocated: `main` or `main/sub`
+    pool: str
+    device: str
+    share_id: str | None = None
+    admin_access: bool = False
+    gpu_uuid: str
+    gpu_minor: int
+    uuid: str  # of the GPU, or of the partition
+    placement: tuple[int, int] | None = None  # start and size; None: the whole GPU
+    gi_profile_id: int | None = None
+    ci_profile_id: int | None = None
+    gi_id: int | None = None
+    ci_id: int | None = None
+    cdi_ids: tuple[str, ...] = ()
+
+    @property
+    def span(self) -> Placement | None:
+        """Memory slices that the device covers, None for a whole GPU."""
+        return Placement(*self.placement) if self.placement else None
+
+    @property
+    def allocation(self) -> AllocatedDevice:
+        """What the API server said of this device, but for what it consumes."""
+        return AllocatedDevice(
+            request=self.request,
+            pool=self.pool,
+            device=self.device,
+            share_id=self.share_id,
+            admin_access=self.admin_access,
+        )
+
+
+class ClaimRecord(BaseModel):
+    """All that Unprepare needs, written before the first change is made."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    schema_number: int = SCHEMA
+    namespace: str
+    name: str
+    uid: str
+    phase: Phase = Phase.PREPARING
+    boot_id: str = ""
+    devices: tuple[DeviceRecord, ...] = ()
+
+    @property
+    def ref(self) -> ClaimRef:
+        """Name of the claim."""
+        return ClaimRef(self.namespace, self.name, self.uid)
+
+    @property
+    def allocation(self) -> tuple[AllocatedDevice, ...]:
+        """What the API server said of all devices."""
+        return tuple(device.allocation for device in self.devices)
+
+    def in_phase(self, phase: Phase) -> "ClaimRecord":
+        """Copy in another phase."""
+        return self.model_copy(update={"phase": phase})
+
+    def answer(self) -> PreparedClaim:
+        """Tell the kubelet's answer for this claim."""
+        return PreparedClaim(
+            self.ref,
+            tuple(
+                PreparedDevice(
+                    request=device.request.split("/", 1)[0],
+                    pool=device.pool,
+                    device=device.device,
+                    uuid=device.uuid,
+                    cdi_ids=device.cdi_ids,
+                    share_id=device.share_id,
+                )
+                for device in self.devices
+            ),
+        )
+
+
+def encode(record: ClaimRecord) -> bytes:
+    """Bytes of a record file."""
+    body = record.model_dump_json(exclude_none=True).encode()
+    seal = json.dumps({"sha256": hashlib.sha256(body).hexdigest()}).encode()
+    return body + b"\n" + seal + b"\n"
+
+
+def decode(content: bytes, uid: str) -> ClaimRecord:
+    """Read the record file of a claim UID; raises RecordDamaged that says what is wrong."""
+    body, _, seal = content.partition(b"\n")
+    try:
+        stored: Any = json.loads(seal)
+        expected = stored["sha256"]
+    except (ValueError, TypeError, KeyError) as error:
+        raise RecordDamaged(f"the record of claim {uid} is cut short or not a record") from error
+    if hashlib.sha256(body).hexdigest() != expected:
+        raise RecordDamaged(f"the record of claim {uid} does not match its checksum")
+    try:
+        record = ClaimRecord.model_validate_json(body)
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(str(part) for part in first["loc"])
+        raise RecordDamaged(f"the record of claim {uid}: {field}: {first['msg']}") from error
+    if record.uid != uid:
+        raise RecordDamaged(f"the record of claim {uid} holds claim {record.uid}")
+    return record

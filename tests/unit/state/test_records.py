@@ -1,0 +1,198 @@
+"""Records survive crashes, damage and a second instance."""
+
+import json
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from dra_driver.model.errors import ClaimNotFound, DeviceInUse, HardwareBusy, RecordDamaged
+from dra_driver.state import ClaimRecord, DeviceRecord, Phase, Records
+from dra_driver.state.record import decode, encode
+
+
+def claim(uid: str, gpu: str = "GPU-a", **device: object) -> ClaimRecord:
+    fields = {
+        "request": "r",
+        "pool": "node-a",
+        "device": "gpu-0",
+        "gpu_uuid": gpu,
+        "gpu_minor": 0,
+        "uuid": gpu,
+    }
+    return ClaimRecord(
+        namespace="team",
+        name=f"claim-{uid}",
+        uid=uid,
+        devices=(DeviceRecord.model_validate(fields | device),),
+    )
+
+
+@pytest.fixture
+def records(tmp_path: Path) -> Records:
+    store = Records(tmp_path)
+    store.load()
+    return store
+
+
+def nothing() -> None:
+    pass
+
+
+def test_a_record_reads_back_as_written(records: Records) -> None:
+    record = claim("u1", placement=(0, 1), gi_profile_id=19, share_id="s")
+    records.reserve(record)
+    assert records.get("u1") == record
+    records.update(record.in_phase(Phase.PREPARED))
+    stored = records.get("u1")
+    assert stored is not None
+    assert stored.phase is Phase.PREPARED
+
+
+def test_fields_of_a_newer_version_are_kept_over_an_update(
+    records: Records, tmp_path: Path
+) -> None:
+    newer = json.loads(encode(claim("u1")).splitlines()[0])
+    newer["invented_later"] = {"deep": [1, 2]}
+    newer["devices"][0]["also"] = "new"
+    record = ClaimRecord.model_validate(newer)
+    records.reserve(record)
+    read = records.get("u1")
+    assert read is not None
+    records.update(read.in_phase(Phase.PREPARED))
+    stored = json.loads((tmp_path / "claims" / "u1.json").read_bytes().splitlines()[0])
+    assert stored["invented_later"] == {"deep": [1, 2]}
+    assert stored["devices"][0]["also"] == "new"
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda _: b"",
+        lambda raw: raw[: len(raw) // 2],
+        lambda raw: raw.replace(b"GPU-a", b"GPU-b", 1),
+        lambda raw: b"\x00" * len(raw),
+        lambda raw: raw.splitlines()[0] + b"\n[]\n",
+    ],
+    ids=["empty", "truncated", "altered", "zeros", "no-seal"],
+)
+def test_a_damaged_record_is_set_aside_and_named(tmp_path: Path, damage: object) -> None:
+    first = Records(tmp_path)
+    first.load()
+    first.reserve(claim("u1"))
+    path = tmp_path / "claims" / "u1.json"
+    path.write_bytes(damage(path.read_bytes()))  # type: ignore[operator]
+    again = Records(tmp_path)
+    again.load()
+    assert again.get("u1") is None
+    assert "u1" in again.damaged
+    assert (tmp_path / "damaged" / "u1.json").exists()
+
+
+def test_a_record_of_another_claim_is_damage() -> None:
+    with pytest.raises(RecordDamaged, match="holds claim u2"):
+        decode(encode(claim("u2")), "u1")
+
+
+def test_what_is_held_is_refused_until_it_is_forgotten(records: Records) -> None:
+    records.reserve(claim("u1"))
+    with pytest.raises(DeviceInUse, match=r"still held by claim team/claim-u1"):
+        records.reserve(claim("u2"))
+    assert records.get("u2") is None
+    records.forget("u1", nothing)
+    records.reserve(claim("u2"))
+
+
+def test_the_last_one_leaving_is_told(records: Records) -> None:
+    told: list[str] = []
+    records.reserve(claim("u1"))
+    records.reserve(claim("u2", gpu="GPU-b"))
+    records.forget("u1", lambda: told.append("u1"))
+    assert told == []
+    records.forget("u2", lambda: told.append("u2"))
+    assert told == ["u2"]
+
+
+def test_a_second_instance_sees_what_the_first_did(tmp_path: Path) -> None:
+    first, second = Records(tmp_path), Records(tmp_path)
+    first.load()
+    second.load()
+    first.reserve(claim("u1"))
+    with pytest.raises(DeviceInUse):
+        second.reserve(claim("u2"))
+    second.forget("u1", nothing)
+    first.reserve(claim("u2"))
+
+
+def test_one_instance_reads_its_folder_once(
+    records: Records, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loads = 0
+    read_all = records.all
+
+    def counted() -> list[ClaimRecord]:
+        nonlocal loads
+        loads += 1
+        return read_all()
+
+    monkeypatch.setattr(records, "all", counted)
+    for number in range(20):
+        records.reserve(claim(f"u{number}", gpu=f"GPU-{number}"))
+    assert loads == 0
+
+
+@pytest.mark.parametrize("uid", ["", "../../etc/passwd", "a/b", "-x", "u" * 64, "a\0b"])
+def test_a_uid_that_is_no_uid_reaches_no_path(records: Records, uid: str) -> None:
+    with pytest.raises(ClaimNotFound):
+        records.get(uid)
+
+
+def _hold(folder: Path, ready: object) -> None:
+    records = Records(folder)
+    with records.claim_lock("u1"):
+        ready.set()  # type: ignore[attr-defined]
+        time.sleep(60)
+
+
+def test_a_killed_holder_leaves_no_lock_behind(records: Records, tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    ready = context.Event()
+    holder = context.Process(target=_hold, args=(tmp_path, ready))
+    holder.start()
+    try:
+        assert ready.wait(30)
+        with pytest.raises(HardwareBusy), records.claim_lock("u1", timeout=0.05):
+            pass
+        with records.claim_lock("u2", timeout=1):
+            pass
+    finally:
+        assert holder.pid is not None
+        os.kill(holder.pid, signal.SIGKILL)
+        holder.join(30)
+    with records.claim_lock("u1", timeout=10):
+        pass
+
+
+def test_two_threads_exclude_each_other_on_one_claim(records: Records) -> None:
+    inside = 0
+    most = 0
+
+    def work() -> None:
+        nonlocal inside, most
+        for _ in range(20):
+            with records.claim_lock("u1"):
+                inside += 1
+                most = max(most, inside)
+                time.sleep(0.0005)
+                inside -= 1
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == 1
