@@ -54,7 +54,7 @@ build/.venv: requirements/bootstrap.txt requirements/dev.txt pyproject.toml | pr
 	@touch $@
 
 build/.rpc: $(PROTOS) build/.venv
-	@PATH="$$PWD/$(BIN):$$PATH" $(BIN)/python -m grpc_tools.protoc -I proto --python_out=. --mypy_out=quiet:. --grpc_python_out=. $(PROTOS)
+	@PATH="$$PWD/$(BIN):$$PATH" $(BIN)/python -m grpc_tools.protoc -I proto --python_out=. --mypy_out=quiet:. --grpc_python_out=. --mypy_grpc_out=quiet:. $(PROTOS)
 	@touch $@
 
 NATIVE := $(wildcard dra_driver/simulator/native/*.[ch] dra_driver/simulator/native/Makefile \

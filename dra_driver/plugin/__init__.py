@@ -1,0 +1,1 @@
+"""The node plugin: gRPC services for the kubelet, registration, probes, and their wiring."""
