@@ -1,0 +1,70 @@
+"""Logs carry the operation, events are said once, metrics match their catalogue."""
+
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from dra_driver.model import ClaimRef
+from dra_driver.telemetry import (
+    CATALOGUE,
+    Event,
+    EventQueue,
+    Metrics,
+    logger,
+    operation,
+    set_up_logging,
+)
+
+
+@pytest.fixture(autouse=True)
+def quiet_after() -> Iterator[None]:
+    root = logging.getLogger("dra_driver")
+    before = (root.handlers[:], root.level, root.propagate)
+    yield
+    root.handlers[:], root.level, root.propagate = before
+
+
+def test_text_lines_carry_operation_and_fields(capsys: pytest.CaptureFixture[str]) -> None:
+    set_up_logging("text", "info")
+    with operation() as identity:
+        logger("dra_driver.x").info("done", err="no way", claim=ClaimRef("ns", "c", "u"))
+    line = capsys.readouterr().err
+    assert f'done op={identity} claim=ns/c err="no way"' in line
+
+
+def test_json_lines_are_json(capsys: pytest.CaptureFixture[str]) -> None:
+    set_up_logging("json", "info")
+    logger("dra_driver.x").debug("hidden")
+    logger("dra_driver.x").warning('a "quoted" thing', count=3, err=ValueError("x\ny"))
+    entry = json.loads(capsys.readouterr().err)
+    assert entry["msg"] == 'a "quoted" thing'
+    assert entry["count"] == 3
+    assert list(entry)[-1] == "err"
+
+
+def test_the_same_event_is_said_once_and_the_oldest_is_dropped() -> None:
+    queue = EventQueue()
+    event = Event("DeviceInUse", "gpu-0 is held", warning=True)
+    queue.add(event)
+    queue.add(event)
+    assert queue.take(0) == event
+    queue.add(event)
+    assert queue.take(0) is None
+    for number in range(300):
+        queue.add(Event("Flood", str(number), warning=False))
+    first = queue.take(0)
+    assert first is not None
+    assert first.message == "44"
+
+
+def test_every_metric_of_the_catalogue_is_exposed() -> None:
+    metrics = Metrics()
+    with metrics.timed("prepare", "cdi"):
+        pass
+    text = metrics.exposition().decode()
+    for metric in CATALOGUE:
+        assert f"# HELP {metric.name}" in text
+    assert 'nvidia_dra_requests_total{operation="prepare",result="ok"} 0.0' in text
+    assert 'step_duration_seconds_count{operation="prepare",step="cdi"} 1.0' in text
