@@ -70,3 +70,10 @@ clean: ## Remove what the build made in the checkout (not the cache of built clu
 	rm -f dra_driver/rpc/*_pb2*.py dra_driver/rpc/*_pb2*.pyi
 	rm -rf dra_driver/simulator/native/build dra_driver/cdi/native/build
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.PHONY: lock
+lock: build/.venv ## Resolve the dependencies anew and lock them with hashes
+	@for set in run dev; do \
+	  group=; [ $$set = dev ] && group="--group dev"; \
+	  $(BIN)/uv pip compile -q --universal --generate-hashes --no-annotate --no-header --python-version 3.11 \
+	    --extra cli $$group pyproject.toml -o requirements/$$set.txt; done
