@@ -1,5 +1,9 @@
 """Settings of the plugin process: where things are and how it is called."""
 
+import base64
+import hashlib
+import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -7,6 +11,7 @@ from typing import Final
 from dra_driver.model.errors import SettingInvalid
 
 DEFAULT_DRIVER_NAME: Final = "gpu.nvidia.com"
+_SUBDOMAIN: Final = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 _SOCKET_PATH_MAX: Final = 107  # bytes; bind(2) takes one less than sockaddr_un holds
 
 
@@ -64,20 +69,74 @@ class Settings:
     @property
     def registration_socket(self) -> Path:
         """Socket in the kubelet's registry folder by which it finds this plugin."""
-        instance = f"-{self.pod_uid}" if self.pod_uid else ""
-        return self.registrar_folder / f"{self.driver_name}{instance}-reg.sock"
+        names = self._registration_names()
+        paths = [self.registrar_folder / name for name in names]
+        return next((path for path in paths if _fits(path)), paths[-1])
+
+    def _registration_names(self) -> list[str]:
+        """Names from the readable to the short one, as the Go helper makes them (kubeletplugin)."""
+        if not self.pod_uid:
+            return [f"{self.driver_name}-reg.sock"]
+        short = _short_hash(self.pod_uid, 8)
+        shortest = _short_hash(f"{self.driver_name}\0{self.pod_uid}", 16)
+        return [
+            f"{self.driver_name}-{self.pod_uid}-reg.sock",
+            f"{self.driver_name}-{short}-reg.sock",
+            f"dra-{shortest}-reg.sock",
+        ]
 
     def check(self) -> None:
-        """Raise SettingInvalid that names the flag when something can't work."""
+        """Raise SettingInvalid that names the flag when something can't work.
+
+        Names become parts of paths and of Kubernetes objects: they are checked before any use.
+        """
         if not self.node_name:
             raise SettingInvalid("--node-name is empty; set it or the variable NODE_NAME")
+        for flag, name, longest in (
+            ("--node-name", self.node_name, 253),
+            ("--driver-name", self.driver_name, 63),
+            *(("--pool-name", part, 253) for part in self.pool.split("/")),
+            ("--pod-uid", self.pod_uid or "none", 63),
+        ):
+            if len(name) > longest or not _SUBDOMAIN.fullmatch(name):
+                raise SettingInvalid(
+                    f"{flag}: {name!r} is not a name of lower-case letters, digits, '-' and '.', "
+                    f"of at most {longest} characters"
+                )
+        for flag, path in self._paths().items():
+            if path is not None and not path.is_absolute():
+                raise SettingInvalid(f"{flag}: {path} is not an absolute path")
+        self._check_sockets()
+
+    def _paths(self) -> dict[str, Path | None]:
+        return {
+            "--cdi-root": self.cdi_root,
+            "--nvidia-driver-root": self.driver_root,
+            "--container-driver-root": self.container_driver_root,
+            "--nvidia-dev-root": self.dev_root,
+            "--container-dev-root": self.container_dev_root,
+            "--host-root": self.host_root,
+            "--hook-folder": self.hook_folder,
+            "--kubelet-plugins-directory-path": self.plugins_folder,
+            "--kubelet-registrar-directory-path": self.registrar_folder,
+        }
+
+    def _check_sockets(self) -> None:
         for flag, path in (
             ("--kubelet-plugins-directory-path", self.service_socket),
             ("--kubelet-registrar-directory-path", self.registration_socket),
         ):
-            size = len(str(path).encode())
-            if size > _SOCKET_PATH_MAX:
+            if not _fits(path):
                 raise SettingInvalid(
-                    f"{flag} makes the socket path {path} {size} bytes long; unix sockets take "
-                    f"{_SOCKET_PATH_MAX}: use a shorter folder"
+                    f"{flag} makes the socket path {path} {len(os.fsencode(path))} bytes long; "
+                    f"unix sockets take {_SOCKET_PATH_MAX}: use a shorter folder"
                 )
+
+
+def _fits(path: Path) -> bool:
+    return len(os.fsencode(path)) <= _SOCKET_PATH_MAX
+
+
+def _short_hash(text: str, size: int) -> str:
+    digest = hashlib.sha256(text.encode()).digest()[:size]
+    return base64.urlsafe_b64encode(digest).decode().rstrip("=")
