@@ -51,8 +51,6 @@ void smi_mig_name(nvmlDevice_t mig, char *name, size_t size);
 void smi_row(int width, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* A rule such as +----+--+; widths end with 0; `fill` is '-' or '='. */
 void smi_rule(char corner, char fill, const int *widths);
-/* NVML's text in the capitals that the real program uses. */
-const char *smi_error(nvmlReturn_t result);
 
 /* ---- verbs ---- */
 

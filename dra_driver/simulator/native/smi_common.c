@@ -8,7 +8,8 @@
 #include <string.h>
 
 static const smi_option_t *find_option(const char *argument, const smi_option_t *options,
-                                       size_t count, const char **attached) {
+                                       size_t count, const char **attached)
+{
     const char *equals = strchr(argument, '=');
     size_t length = equals != NULL ? (size_t)(equals - argument) : strlen(argument);
     for (size_t i = 0; i < count; i++) {
@@ -25,7 +26,8 @@ static const smi_option_t *find_option(const char *argument, const smi_option_t 
     return NULL;
 }
 
-int smi_parse(int argc, char **argv, const smi_option_t *options, size_t count) {
+int smi_parse(int argc, char **argv, const smi_option_t *options, size_t count)
+{
     for (int i = 0; i < argc; i++) {
         const char *attached = NULL;
         const smi_option_t *option = find_option(argv[i], options, count, &attached);
@@ -55,7 +57,8 @@ int smi_parse(int argc, char **argv, const smi_option_t *options, size_t count) 
     return 0;
 }
 
-int smi_init(void) {
+int smi_init(void)
+{
     nvmlReturn_t result = nvmlInit_v2();
     if (result == NVML_SUCCESS) {
         return 0;
@@ -64,12 +67,13 @@ int smi_init(void) {
         printf("NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make "
                "sure that the latest NVIDIA driver is installed and running.\n\n");
     } else {
-        printf("Failed to initialize NVML: %s\n", smi_error(result));
+        printf("Failed to initialize NVML: %s\n", nvmlErrorString(result));
     }
     return (int)result;
 }
 
-static bool describe(nvmlDevice_t device, smi_gpu_t *gpu) {
+static bool describe(nvmlDevice_t device, smi_gpu_t *gpu)
+{
     nvmlPciInfo_t pci;
     gpu->device = device;
     snprintf(gpu->bus_id, sizeof(gpu->bus_id), "N/A");
@@ -82,7 +86,8 @@ static bool describe(nvmlDevice_t device, smi_gpu_t *gpu) {
     return true;
 }
 
-static nvmlReturn_t find_gpu(const char *id, nvmlDevice_t *device) {
+static nvmlReturn_t find_gpu(const char *id, nvmlDevice_t *device)
+{
     unsigned int index;
     if (smi_number(id, &index)) {
         return nvmlDeviceGetHandleByIndex_v2(index, device);
@@ -93,7 +98,8 @@ static nvmlReturn_t find_gpu(const char *id, nvmlDevice_t *device) {
     return nvmlDeviceGetHandleByPciBusId_v2(id, device);
 }
 
-static int select_named(const char *ids, smi_gpus_t *gpus) {
+static int select_named(const char *ids, smi_gpus_t *gpus)
+{
     char copy[SIM_MAX_GPUS * SIM_NAME];
     char *rest = copy;
     if (snprintf(copy, sizeof(copy), "%s", ids) >= (int)sizeof(copy)) {
@@ -103,7 +109,7 @@ static int select_named(const char *ids, smi_gpus_t *gpus) {
         nvmlDevice_t device;
         nvmlReturn_t result = find_gpu(id, &device);
         if (result == NVML_ERROR_GPU_IS_LOST) {
-            printf("Unable to determine the device handle for GPU %s: %s\n", id, smi_error(result));
+            printf("Unable to determine the device handle for GPU %s: %s\n", id, nvmlErrorString(result));
             return (int)result;
         }
         if (result != NVML_SUCCESS || gpus->count == SIM_MAX_GPUS ||
@@ -116,7 +122,8 @@ static int select_named(const char *ids, smi_gpus_t *gpus) {
     return 0;
 }
 
-int smi_select(const char *ids, smi_gpus_t *gpus) {
+int smi_select(const char *ids, smi_gpus_t *gpus)
+{
     unsigned int count = 0;
     gpus->count = 0;
     if (ids != NULL) {
@@ -124,14 +131,14 @@ int smi_select(const char *ids, smi_gpus_t *gpus) {
     }
     nvmlReturn_t result = nvmlDeviceGetCount_v2(&count);
     if (result != NVML_SUCCESS) {
-        printf("Failed to count the GPUs: %s\n", smi_error(result));
+        printf("Failed to count the GPUs: %s\n", nvmlErrorString(result));
         return (int)result;
     }
     for (unsigned int i = 0; i < count && i < SIM_MAX_GPUS; i++) {
         nvmlDevice_t device;
         result = nvmlDeviceGetHandleByIndex_v2(i, &device);
         if (result != NVML_SUCCESS) {
-            printf("Unable to determine the device handle for GPU%u: %s\n", i, smi_error(result));
+            printf("Unable to determine the device handle for GPU%u: %s\n", i, nvmlErrorString(result));
         } else if (describe(device, &gpus->gpu[gpus->count])) {
             gpus->count++;
         }
@@ -139,7 +146,8 @@ int smi_select(const char *ids, smi_gpus_t *gpus) {
     return 0;
 }
 
-bool smi_number(const char *text, unsigned int *number) {
+bool smi_number(const char *text, unsigned int *number)
+{
     char *end = NULL;
     if (!isdigit((unsigned char)text[0])) {
         return false;
@@ -149,7 +157,8 @@ bool smi_number(const char *text, unsigned int *number) {
     return *end == '\0' && value <= 1000000;
 }
 
-void smi_mig_name(nvmlDevice_t mig, char *name, size_t size) {
+void smi_mig_name(nvmlDevice_t mig, char *name, size_t size)
+{
     char full[NVML_DEVICE_NAME_V2_BUFFER_SIZE];
     const char *part = NULL;
     if (nvmlDeviceGetName(mig, full, sizeof(full)) == NVML_SUCCESS) {
@@ -158,7 +167,8 @@ void smi_mig_name(nvmlDevice_t mig, char *name, size_t size) {
     snprintf(name, size, "%s", part != NULL ? part : "MIG N/A");
 }
 
-void smi_row(int width, const char *format, ...) {
+void smi_row(int width, const char *format, ...)
+{
     char line[256];
     va_list arguments;
     va_start(arguments, format);
@@ -167,7 +177,8 @@ void smi_row(int width, const char *format, ...) {
     printf("|%-*.*s|\n", width, width, line);
 }
 
-void smi_rule(char corner, char fill, const int *widths) {
+void smi_rule(char corner, char fill, const int *widths)
+{
     putchar(fill == '=' ? '|' : '+');
     for (; *widths != 0; widths++) {
         for (int i = 0; i < *widths; i++) {
@@ -178,17 +189,4 @@ void smi_rule(char corner, char fill, const int *widths) {
         }
     }
     puts(fill == '=' ? "|" : "+");
-}
-
-const char *smi_error(nvmlReturn_t result) {
-    switch (result) {
-        case NVML_ERROR_IN_USE:
-            return "In use by another client";
-        case NVML_ERROR_INSUFFICIENT_RESOURCES:
-            return "Insufficient Resources";
-        case NVML_ERROR_NO_PERMISSION:
-            return "Insufficient Permissions";
-        default:
-            return nvmlErrorString(result);
-    }
 }

@@ -5,28 +5,32 @@
 #include <string.h>
 
 bool smi_gi_profile(nvmlDevice_t device, unsigned int index,
-                    nvmlGpuInstanceProfileInfo_v2_t *info) {
+                    nvmlGpuInstanceProfileInfo_v2_t *info)
+{
     memset(info, 0, sizeof(*info));
     info->version = nvmlGpuInstanceProfileInfo_v2;
     return nvmlDeviceGetGpuInstanceProfileInfoV(device, index, info) == NVML_SUCCESS;
 }
 
 bool smi_ci_profile(nvmlGpuInstance_t gi, unsigned int index,
-                    nvmlComputeInstanceProfileInfo_v2_t *info) {
+                    nvmlComputeInstanceProfileInfo_v2_t *info)
+{
     memset(info, 0, sizeof(*info));
     info->version = nvmlComputeInstanceProfileInfo_v2;
     return nvmlGpuInstanceGetComputeInstanceProfileInfoV(
                gi, index, NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED, info) == NVML_SUCCESS;
 }
 
-bool smi_mig_on(nvmlDevice_t device) {
+bool smi_mig_on(nvmlDevice_t device)
+{
     unsigned int current = NVML_DEVICE_MIG_DISABLE;
     unsigned int pending = NVML_DEVICE_MIG_DISABLE;
     return nvmlDeviceGetMigMode(device, &current, &pending) == NVML_SUCCESS &&
            current == NVML_DEVICE_MIG_ENABLE;
 }
 
-unsigned int smi_gpu_instances(nvmlDevice_t device, smi_gi_t *found, unsigned int room) {
+unsigned int smi_gpu_instances(nvmlDevice_t device, smi_gi_t *found, unsigned int room)
+{
     unsigned int total = 0;
     for (unsigned int index = 0; index < NVML_GPU_INSTANCE_PROFILE_COUNT; index++) {
         nvmlGpuInstanceProfileInfo_v2_t profile;
@@ -47,7 +51,8 @@ unsigned int smi_gpu_instances(nvmlDevice_t device, smi_gi_t *found, unsigned in
     return total;
 }
 
-unsigned int smi_compute_instances(const smi_gi_t *gi, smi_ci_t *found, unsigned int room) {
+unsigned int smi_compute_instances(const smi_gi_t *gi, smi_ci_t *found, unsigned int room)
+{
     unsigned int total = 0;
     for (unsigned int index = 0; index < NVML_COMPUTE_INSTANCE_PROFILE_COUNT; index++) {
         nvmlComputeInstanceProfileInfo_v2_t profile;
@@ -69,7 +74,8 @@ unsigned int smi_compute_instances(const smi_gi_t *gi, smi_ci_t *found, unsigned
     return total;
 }
 
-bool smi_listed(const char *list, unsigned int number) {
+bool smi_listed(const char *list, unsigned int number)
+{
     char copy[256];
     char *rest = copy;
     unsigned int entry;

@@ -1,6 +1,7 @@
 /* nvidia-smi: the summary that is shown without arguments, and -L. */
 #include "smi.h"
 
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -13,7 +14,8 @@ static const int whole[] = {WHOLE, 0};
 static const int gpu_columns[] = {41, 24, 22, 0};
 static const int mig_columns[] = {18, 34, 11, 23, 0};
 
-static void print_head(void) {
+static void print_head(void)
+{
     char driver[SMI_TEXT] = "N/A";
     char now[SMI_TEXT];
     int cuda = 0;
@@ -33,7 +35,8 @@ static void print_head(void) {
     smi_rule('+', '=', gpu_columns);
 }
 
-static const char *compute_mode(nvmlDevice_t device) {
+static const char *compute_mode(nvmlDevice_t device)
+{
     nvmlComputeMode_t mode;
     if (nvmlDeviceGetComputeMode(device, &mode) != NVML_SUCCESS) {
         return "N/A";
@@ -43,7 +46,8 @@ static const char *compute_mode(nvmlDevice_t device) {
                                                       : "Default";
 }
 
-static const char *mig_mode(nvmlDevice_t device) {
+static const char *mig_mode(nvmlDevice_t device)
+{
     unsigned int current = 0;
     unsigned int pending = 0;
     if (nvmlDeviceGetMigMode(device, &current, &pending) != NVML_SUCCESS) {
@@ -55,7 +59,8 @@ static const char *mig_mode(nvmlDevice_t device) {
     return current != 0 ? "Enabled" : "Disabled";
 }
 
-static void memory_text(nvmlDevice_t device, const char *format, char *text, size_t size) {
+static void memory_text(nvmlDevice_t device, const char *format, char *text, size_t size)
+{
     nvmlMemory_v2_t memory = {.version = nvmlMemory_v2};
     if (nvmlDeviceGetMemoryInfo_v2(device, &memory) != NVML_SUCCESS) {
         snprintf(text, size, "          Not Supported");
@@ -64,7 +69,8 @@ static void memory_text(nvmlDevice_t device, const char *format, char *text, siz
     snprintf(text, size, format, MIB(memory.used), MIB(memory.total));
 }
 
-static void utilisation_text(nvmlDevice_t device, char *text, size_t size) {
+static void utilisation_text(nvmlDevice_t device, char *text, size_t size)
+{
     nvmlUtilization_t use;
     if (smi_mig_on(device) || nvmlDeviceGetUtilizationRates(device, &use) != NVML_SUCCESS) {
         snprintf(text, size, "N/A");
@@ -73,7 +79,8 @@ static void utilisation_text(nvmlDevice_t device, char *text, size_t size) {
     snprintf(text, size, "%u%%", use.gpu);
 }
 
-static void ecc_text(nvmlDevice_t device, char *text, size_t size) {
+static void ecc_text(nvmlDevice_t device, char *text, size_t size)
+{
     unsigned long long errors;
     if (nvmlDeviceGetTotalEccErrors(device, NVML_MEMORY_ERROR_TYPE_UNCORRECTED, NVML_VOLATILE_ECC,
                                     &errors) != NVML_SUCCESS) {
@@ -83,7 +90,8 @@ static void ecc_text(nvmlDevice_t device, char *text, size_t size) {
     snprintf(text, size, "%llu", errors);
 }
 
-static void print_gpu(const smi_gpu_t *gpu) {
+static void print_gpu(const smi_gpu_t *gpu)
+{
     char name[NVML_DEVICE_NAME_V2_BUFFER_SIZE] = "ERR!";
     char memory[SMI_TEXT];
     char use[SMI_TEXT];
@@ -102,7 +110,8 @@ static void print_gpu(const smi_gpu_t *gpu) {
     smi_rule('+', '-', gpu_columns);
 }
 
-static void print_mig_device(const smi_gpu_t *gpu, unsigned int number, nvmlDevice_t mig) {
+static void print_mig_device(const smi_gpu_t *gpu, unsigned int number, nvmlDevice_t mig)
+{
     nvmlDeviceAttributes_t has;
     unsigned int gi = 0;
     unsigned int ci = 0;
@@ -122,7 +131,8 @@ static void print_mig_device(const smi_gpu_t *gpu, unsigned int number, nvmlDevi
     smi_rule('+', '-', mig_columns);
 }
 
-static unsigned int mig_devices(nvmlDevice_t device, nvmlDevice_t *found, unsigned int room) {
+static unsigned int mig_devices(nvmlDevice_t device, nvmlDevice_t *found, unsigned int room)
+{
     unsigned int slots = 0;
     unsigned int total = 0;
     if (nvmlDeviceGetMaxMigDeviceCount(device, &slots) != NVML_SUCCESS) {
@@ -136,7 +146,8 @@ static unsigned int mig_devices(nvmlDevice_t device, nvmlDevice_t *found, unsign
     return total;
 }
 
-static void print_mig_devices(const smi_gpus_t *gpus) {
+static void print_mig_devices(const smi_gpus_t *gpus)
+{
     bool any = false;
     bool on = false;
     for (unsigned int i = 0; i < gpus->count; i++) {
@@ -167,15 +178,17 @@ static void print_mig_devices(const smi_gpus_t *gpus) {
     }
 }
 
-static void instance_text(unsigned int id, char *text, size_t size) {
-    if (id == NVML_VALUE_NOT_AVAILABLE_uint) {
+static void instance_text(unsigned int id, char *text, size_t size)
+{
+    if (id == UINT_MAX) {
         snprintf(text, size, "N/A");
     } else {
         snprintf(text, size, "%u", id);
     }
 }
 
-static unsigned int print_processes_of(const smi_gpu_t *gpu) {
+static unsigned int print_processes_of(const smi_gpu_t *gpu)
+{
     nvmlProcessInfo_t found[MAX_PROCESSES];
     unsigned int count = MAX_PROCESSES;
     if (nvmlDeviceGetComputeRunningProcesses_v3(gpu->device, &count, found) != NVML_SUCCESS) {
@@ -194,7 +207,8 @@ static unsigned int print_processes_of(const smi_gpu_t *gpu) {
     return count;
 }
 
-int smi_table(const smi_gpus_t *gpus) {
+int smi_table(const smi_gpus_t *gpus)
+{
     unsigned int processes = 0;
     if (gpus->count == 0) {
         printf("No devices were found\n");
@@ -221,7 +235,8 @@ int smi_table(const smi_gpus_t *gpus) {
     return 0;
 }
 
-int smi_list(const smi_gpus_t *gpus) {
+int smi_list(const smi_gpus_t *gpus)
+{
     if (gpus->count == 0) {
         printf("No devices found.\n");
         return NVML_ERROR_NOT_FOUND;
