@@ -4,6 +4,7 @@ import hashlib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from tests.cluster.cache import HarnessError, artifact, run, say
@@ -73,7 +74,7 @@ def build(version: str) -> Mapping[str, Path]:
     """Build what the cache lacks and return the programs of the version's cluster by name."""
     programs: dict[str, Path] = {}
     for tool in tools_for(version):
-        folder = artifact(f"bin/{tool.name}", tool.key, lambda into, tool=tool: _build(tool, into))
+        folder = artifact(f"bin/{tool.name}", tool.key, partial(_build, tool))
         programs.update({path.name: path for path in folder.iterdir() if os.access(path, os.X_OK)})
     return programs
 

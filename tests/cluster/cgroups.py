@@ -1,4 +1,4 @@
-"""Control groups of our own, one in each hierarchy, that become the root of all the sandbox sees."""
+"""Control groups of our own, one in each hierarchy: the roots of what the sandbox sees."""
 
 import os
 import time
@@ -22,7 +22,7 @@ class Hierarchy:
     options: str  # of its mount; empty for version 2
 
     def group(self, name: str) -> Path:
-        """The folder of our own group of this name."""
+        """Return the folder of our own group of this name."""
         return self.own / name
 
     @property

@@ -2,9 +2,9 @@
 
 - `pause` holds a Pod's namespaces.
 - `busybox` is static: it runs whatever libraries a node injects.
-- `debian` and `lib64` hold glibc, in Debian's folders and as distributions with /usr/lib64 do: there
-  the loader looks nowhere else, so what a node injects in Debian's folders is found through
-  ld.so.cache only. Both have `dlopen-check LIBRARY...`.
+- `debian` and `lib64` hold glibc, in Debian's folders and as distributions with /usr/lib64 do:
+  there the loader looks nowhere else, so what a node injects in Debian's folders is found
+  through ld.so.cache only. Both have `dlopen-check LIBRARY...`.
 """
 
 import hashlib

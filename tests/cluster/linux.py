@@ -36,7 +36,7 @@ def unshare(flags: int) -> None:
 
 
 def mount(source: str, target: str | Path, kind: str = "", flags: int = 0, data: str = "") -> None:
-    """Mount; the arguments are those of mount(2)."""
+    """Attach a file system, or change how one is attached; the arguments are the system call's."""
     status = _libc.mount(
         source.encode(), os.fsencode(target), kind.encode(), ctypes.c_ulong(flags), data.encode()
     )

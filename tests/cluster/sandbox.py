@@ -21,7 +21,7 @@ import shutil
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -39,7 +39,7 @@ _NAMESPACES = linux.CLONE_NEWNS | linux.CLONE_NEWUTS | linux.CLONE_NEWIPC | linu
 class Command:
     """What runs inside: arguments, environment, and where its logs go if it fails."""
 
-    argv: Sequence[str]
+    argv: list[str]
     env: Mapping[str, str]
     host_name: str
     kept_logs: Path
@@ -59,7 +59,7 @@ def run(command: Command) -> int:
     with _forwarded(lambda: os.kill(keeper, signal.SIGTERM)):
         _, status = os.waitpid(keeper, 0)
     os.close(held_by_runner)
-    return os.waitstatus_to_exitcode(status)
+    return _shell_status(os.waitstatus_to_exitcode(status))
 
 
 def sweep() -> None:
@@ -142,7 +142,8 @@ def _be_first(command: Command, groups: str, keeper: int) -> int:
     linux.bring_up_loopback(NODE_ADDRESS, SERVICE_ADDRESS)
     child = os.fork()
     if child == 0:
-        os.execvpe(command.argv[0], list(command.argv), {**os.environ, **command.env})
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell's background job ignores it
+        os.execvpe(command.argv[0], command.argv, {**os.environ, **command.env})  # noqa: S606
     with _forwarded(lambda: os.kill(child, signal.SIGINT)):
         status = _reap_until(child)
     if status != 0:
@@ -190,4 +191,8 @@ def _finish(body: Callable[[], int]) -> None:
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(status if status >= 0 else 128 - status)
+        os._exit(_shell_status(status))
+
+
+def _shell_status(status: int) -> int:
+    return status if status >= 0 else 128 - status  # ended by a signal

@@ -1,0 +1,58 @@
+"""Fixtures of the cluster level, and its refusal to run outside of the sandbox."""
+
+import secrets
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.cluster import Cluster
+from tests.cluster.settings import inside
+from tests.cluster.workload import Namespace
+
+_HERE = Path(__file__).parent
+_SETTINGS = inside()
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Leave this folder out where there is no sandbox; the summary says so."""
+    if _SETTINGS is None and collection_path.is_relative_to(_HERE):
+        return True
+    return None
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print why nothing of this folder ran."""
+    if _SETTINGS is None:
+        terminalreporter.write_line(
+            "tests/cluster: not run, needs its sandbox: python -m tests.cluster run"
+        )
+
+
+@pytest.fixture(scope="session")
+def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """Boot a cluster with one Ready node."""
+    assert _SETTINGS is not None
+    started = time.monotonic()
+    capture = request.config.pluginmanager.getplugin("capturemanager")
+
+    def say(message: str) -> None:
+        with capture.global_and_fixture_disabled():
+            print(f"\n[{time.monotonic() - started:5.1f}s] {message}", end="", flush=True)
+
+    booted = Cluster(_SETTINGS)
+    try:
+        booted.boot(say)
+        yield booted
+    finally:
+        booted.close()
+
+
+@pytest.fixture
+def namespace(cluster: Cluster) -> Iterator[Namespace]:
+    """Make a namespace for one test; afterwards its Pods and claims are gone."""
+    made = Namespace(cluster, f"test-{secrets.token_hex(4)}")
+    made.create()
+    yield made
+    made.remove()
