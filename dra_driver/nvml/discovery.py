@@ -1,0 +1,206 @@
+"""Keeps a snapshot of the node's GPUs up to date, whatever they and their driver do."""
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+from dra_driver.config import Settings
+from dra_driver.host import HostRoot
+from dra_driver.model import DriverError, HealthState, Inventory
+from dra_driver.model.errors import DriverNotReady, HardwareBusy
+from dra_driver.nvml import session as sessions
+from dra_driver.nvml.errors import CallFailed
+from dra_driver.nvml.gpu import Reading
+from dra_driver.nvml.library import LibraryFile, find_library
+from dra_driver.nvml.session import Outcome, Session, System
+from dra_driver.nvml.snapshot import changes, next_inventory, next_places
+from dra_driver.telemetry import Metrics, logger
+
+_FIRST_RETRY_SECONDS: Final = 1.0
+_STOP_SECONDS: Final = 2.0
+
+_log = logger(__name__)
+
+
+class Discovery:
+    """One thread that looks at the hardware every `poll_seconds`, or when asked to.
+
+    It alone opens and closes NVML. While there is no driver or no GPU it looks more often at
+    first, then at the usual pace, for as long as it takes.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        metrics: Metrics,
+        on_change: Callable[[Inventory], None],
+    ) -> None:
+        """Start nothing yet. `on_change` is called from the thread and must not block."""
+        self._settings = settings
+        self._metrics = metrics
+        self._on_change = on_change
+        self._host = HostRoot(settings.host_root)
+        self._change = threading.Condition()  # guards the next five; never held over a call
+        self._inventory: Inventory | None = None
+        self._reason = "NVML has not been asked yet"
+        self._asked = 0  # looks asked for so far
+        self._done = 0  # ... and answered: a look serves all who asked before it began
+        self._stopped = False
+        self._session: Session | None = None  # the rest is the thread's own
+        self._opened_with: frozenset[str] = frozenset()
+        self._places: dict[int, str] = {}
+        self._thread = threading.Thread(target=self._run, name="discovery", daemon=True)
+
+    def start(self) -> None:
+        """Begin to look. Returns at once."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End within seconds, even when NVML hangs; lets go of the GPUs if it does not."""
+        with self._change:
+            self._stopped = True
+            self._change.notify_all()
+        if self._thread.is_alive():
+            self._thread.join(_STOP_SECONDS)
+        if self._session is not None:
+            self._session.close(_STOP_SECONDS)
+
+    def current(self) -> Inventory | None:
+        """Last snapshot; None until NVML has answered once."""
+        return self._inventory
+
+    def not_ready(self) -> str:
+        """Why there is no snapshot or only an old one: one line; empty when all is well."""
+        return self._reason
+
+    def refresh(self) -> None:
+        """Look again soon. Returns at once."""
+        with self._change:
+            self._asked += 1
+            self._change.notify_all()
+
+    def look(self, timeout: float) -> Inventory:
+        """Give the snapshot of a look that begins now.
+
+        Raises DriverNotReady when that takes longer than `timeout` seconds, or NVML is not there.
+        """
+        with self._change:
+            self._asked += 1
+            ticket = self._asked
+            self._change.notify_all()
+            self._change.wait_for(lambda: self._done >= ticket or self._stopped, timeout)
+            if self._reason:
+                raise DriverNotReady(self._reason)
+            if self._done < ticket or self._inventory is None:
+                raise DriverNotReady(f"the GPUs could not be looked at within {timeout:g} s")
+            return self._inventory
+
+    def _run(self) -> None:
+        pause = _FIRST_RETRY_SECONDS
+        while not self._stopped:
+            with self._change:
+                ticket = self._asked
+            settled = self._look_once()
+            longest = self._settings.poll_seconds
+            pause = longest if settled else min(pause, longest)
+            with self._change:
+                self._done = ticket
+                self._change.notify_all()
+                self._change.wait_for(lambda: self._asked > self._done or self._stopped, pause)
+            pause = _FIRST_RETRY_SECONDS if settled else pause * 2
+
+    def _look_once(self) -> bool:
+        """Look, and keep what comes out; gives whether GPUs were found: then there is no haste."""
+        try:
+            system, outcomes = self._ask()
+        except DriverError as error:
+            self._not_ready(str(error))
+            if not isinstance(error, HardwareBusy):
+                self._close_session()
+            return False
+        except Exception as error:  # noqa: BLE001 - the thread must outlive our own mistakes
+            _log.exception("looking at the hardware failed")
+            self._not_ready(f"looking at the hardware failed: {error}")
+            return False
+        self._keep(system, outcomes)
+        if system.gpu_count == 0:
+            self._close_session()  # NVML lists what was there when it was initialised
+        return system.gpu_count > 0
+
+    def _ask(self) -> tuple[System, tuple[Outcome, ...]]:
+        session = self._current_session(find_library(self._settings.container_driver_root))
+        system = session.open(sessions.OPEN_SECONDS)
+        known = {gpu.uuid: gpu for gpu in self._inventory.gpus} if self._inventory else {}
+        outcomes = session.read(system.gpu_count, known, sessions.READ_SECONDS)
+        gone = [o for o in outcomes if isinstance(o, CallFailed) and o.driver_gone]
+        if gone and not any(isinstance(outcome, Reading) for outcome in outcomes):
+            raise gone[0].explained(f"the GPU driver by {session.file.path}")
+        return system, outcomes
+
+    def _current_session(self, file: LibraryFile) -> Session:
+        """Session of that library; a new one when the driver's files or the host's GPUs changed."""
+        gpus = self._gpus_of_host()
+        session = self._session
+        if session is not None and (session.file != file or not gpus <= self._opened_with):
+            _log.info("GPU driver or GPUs changed: loading NVML anew", library=file.path)
+            self._close_session()
+            session = None
+        if session is None:
+            session = Session(file, self._host)
+            self._session, self._opened_with = session, gpus
+        return session
+
+    def _close_session(self) -> None:
+        if self._session is not None:
+            self._session.close(sessions.READ_SECONDS)
+            self._session = None
+
+    def _gpus_of_host(self) -> frozenset[str]:
+        """PCI addresses of the GPUs that the kernel driver has; NVML misses later ones."""
+        folder = self._settings.host_root / "proc/driver/nvidia/gpus"
+        with suppress(OSError):
+            return frozenset(entry.name for entry in folder.iterdir())
+        return frozenset()
+
+    def _not_ready(self, reason: str) -> None:
+        self._metrics.set("gpu_dra_driver_nvml_ready", 0)
+        with self._change:
+            new, self._reason = reason != self._reason, reason
+        if new:
+            _log.warning("no answer from the GPU driver; looking again and again", err=reason)
+
+    def _keep(self, system: System, outcomes: tuple[Outcome, ...]) -> None:
+        previous = self._inventory
+        inventory = next_inventory(previous, self._places, system, outcomes, time.time())
+        self._places = next_places(self._places, outcomes)
+        with self._change:
+            recovered, self._reason = bool(self._reason), ""
+            self._inventory = inventory
+        self._metrics.set("gpu_dra_driver_nvml_ready", 1)
+        self._metrics.set("gpu_dra_driver_discovery_problems", len(inventory.problems))
+        self._count_devices(inventory)
+        if recovered:
+            _log.info("the GPU driver answers", driver=system.driver_version, gpus=system.gpu_count)
+        if inventory is not previous:
+            self._tell(previous, inventory)
+
+    def _tell(self, previous: Inventory | None, inventory: Inventory) -> None:
+        for message, fields in changes(previous, inventory):
+            say = _log.warning if "err" in fields else _log.info
+            say(message, **fields)
+        if self._stopped:
+            return
+        try:
+            self._on_change(inventory)
+        except Exception:  # noqa: BLE001 - whoever listens must not end discovery
+            _log.exception("a listener failed on a change of the hardware")
+
+    def _count_devices(self, inventory: Inventory) -> None:
+        counts = {(kind, state.value): 0 for kind in ("gpu", "mig") for state in HealthState}
+        for device in inventory.devices():
+            kind = "mig" if device.partition else "gpu"
+            counts[kind, device.health.state.value] += 1
+        for (kind, health), count in counts.items():
+            self._metrics.set("gpu_dra_driver_devices", count, device_type=kind, health=health)

@@ -1,0 +1,200 @@
+"""NVML's getters with types. Each raises CallFailed, whose name and number say what happened.
+
+A device or instance handle is valid in the library and session that gave it, nowhere else.
+"""
+
+from collections.abc import Callable, Iterator
+from ctypes import byref, c_uint
+from typing import Any, Final, TypeAlias
+
+import pynvml
+
+from dra_driver.nvml.errors import CallFailed
+
+Handle: TypeAlias = Any  # a ctypes pointer; pynvml has no types
+
+_MAX_PROFILES: Final = 64  # far above the 18 and 9 of today; each list ends by INVALID_ARGUMENT
+_MAX_INSTANCES: Final = 32  # room for the instances of one profile; today 7
+
+
+def _ask(function: Callable[..., Any], *arguments: object) -> Any:  # noqa: ANN401
+    try:
+        return function(*arguments)
+    except pynvml.NVMLError as error:
+        raise CallFailed(function.__name__, error.value) from None
+    except UnicodeDecodeError:
+        raise CallFailed(function.__name__, pynvml.NVML_ERROR_UNKNOWN) from None
+
+
+def initialise() -> None:
+    """Open the GPU driver and all GPUs it has; calls are counted."""
+    _ask(pynvml.nvmlInit)
+
+
+def shut_down() -> None:
+    """Undo one `initialise`."""
+    _ask(pynvml.nvmlShutdown)
+
+
+def driver_version() -> str:
+    """Version of the GPU driver, as `580.95.05`."""
+    return str(_ask(pynvml.nvmlSystemGetDriverVersion))
+
+
+def cuda_driver_version() -> tuple[int, int]:
+    """Newest CUDA that the GPU driver serves; NVML gives 12040 for 12.4."""
+    number = int(_ask(pynvml.nvmlSystemGetCudaDriverVersion))
+    return number // 1000, number % 1000 // 10
+
+
+def device_count() -> int:
+    """Count the GPUs that NVML knows."""
+    return int(_ask(pynvml.nvmlDeviceGetCount))
+
+
+def device(index: int) -> Handle:
+    """Handle of the GPU at `index`, in PCI order."""
+    return _ask(pynvml.nvmlDeviceGetHandleByIndex, index)
+
+
+def uuid(device: Handle) -> str:
+    """UUID of a GPU (`GPU-…`) or partition (`MIG-…`)."""
+    return str(_ask(pynvml.nvmlDeviceGetUUID, device))
+
+
+def minor(device: Handle) -> int:
+    """N of `/dev/nvidiaN`."""
+    return int(_ask(pynvml.nvmlDeviceGetMinorNumber, device))
+
+
+def product_name(device: Handle) -> str:
+    """Name of the model, as `NVIDIA H100 80GB HBM3`."""
+    return str(_ask(pynvml.nvmlDeviceGetName, device))
+
+
+def brand(device: Handle) -> int:
+    """Brand, as nvmlBrandType_t."""
+    return int(_ask(pynvml.nvmlDeviceGetBrand, device))
+
+
+def architecture(device: Handle) -> int:
+    """Architecture, as NVML_DEVICE_ARCH_…."""
+    return int(_ask(pynvml.nvmlDeviceGetArchitecture, device))
+
+
+def compute_capability(device: Handle) -> tuple[int, int]:
+    """CUDA compute capability, as (9, 0)."""
+    major, minor = _ask(pynvml.nvmlDeviceGetCudaComputeCapability, device)
+    return int(major), int(minor)
+
+
+def memory_bytes(device: Handle) -> int:
+    """Total memory; 0 where the GPU has none of its own."""
+    return int(_ask(pynvml.nvmlDeviceGetMemoryInfo, device).total)
+
+
+def pci_bus_id(device: Handle) -> str:
+    """PCI address in NVML's spelling, as `00000000:1B:00.0`."""
+    return str(_ask(pynvml.nvmlDeviceGetPciInfo, device).busId)
+
+
+def addressing_mode(device: Handle) -> int:
+    """How the GPU reaches host memory, as NVML_DEVICE_ADDRESSING_MODE_…."""
+    return int(_ask(pynvml.nvmlDeviceGetAddressingMode, device))
+
+
+def mig_mode(device: Handle) -> tuple[bool, bool]:
+    """Whether MIG mode is on now, and whether it will be after a reset."""
+    current, pending = _ask(pynvml.nvmlDeviceGetMigMode, device)
+    return bool(current), bool(pending)
+
+
+def gi_profiles(device: Handle) -> Iterator[tuple[int, Any]]:
+    """Yield enum index and profile info of each GPU-instance profile that the GPU has."""
+
+    def ask(index: int, version: int) -> Any:  # noqa: ANN401
+        return _ask(pynvml.nvmlDeviceGetGpuInstanceProfileInfo, device, index, version)
+
+    yield from _profiles(ask)
+
+
+def gpu_instances(device: Handle, profile_id: int) -> list[Handle]:
+    """List the GPU instances of that profile."""
+    found = (pynvml.c_nvmlGpuInstance_t * _MAX_INSTANCES)()
+    return _fill(pynvml.nvmlDeviceGetGpuInstances, device, profile_id, found)
+
+
+def gpu_instance(instance: Handle) -> Any:  # noqa: ANN401
+    """Info of a GPU instance: id, profileId, placement."""
+    return _ask(pynvml.nvmlGpuInstanceGetInfo, instance)
+
+
+def ci_profiles(instance: Handle) -> Iterator[tuple[int, Any]]:
+    """Yield enum index and profile info of each compute-instance profile of a GPU instance."""
+    shared = pynvml.NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED
+
+    def ask(index: int, version: int) -> Any:  # noqa: ANN401
+        return _ask(
+            pynvml.nvmlGpuInstanceGetComputeInstanceProfileInfo, instance, index, shared, version
+        )
+
+    yield from _profiles(ask)
+
+
+def compute_instances(instance: Handle, profile_id: int) -> list[Handle]:
+    """List the compute instances of that profile in a GPU instance."""
+    found = (pynvml.c_nvmlComputeInstance_t * _MAX_INSTANCES)()
+    return _fill(pynvml.nvmlGpuInstanceGetComputeInstances, instance, profile_id, found)
+
+
+def compute_instance(instance: Handle) -> Any:  # noqa: ANN401
+    """Info of a compute instance: id, profileId, placement."""
+    return _ask(pynvml.nvmlComputeInstanceGetInfo, instance)
+
+
+def mig_devices(device: Handle) -> Iterator[Handle]:
+    """Yield the handles of the MIG devices on a GPU; a compute instance each."""
+    for index in range(int(_ask(pynvml.nvmlDeviceGetMaxMigDeviceCount, device))):
+        try:
+            yield _ask(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, device, index)
+        except CallFailed as failure:
+            if not failure.nowhere:
+                raise
+
+
+def mig_device_ids(mig_device: Handle) -> tuple[int, int]:
+    """Ids of the GPU instance and compute instance behind a MIG device."""
+    gi_id = _ask(pynvml.nvmlDeviceGetGpuInstanceId, mig_device)
+    return int(gi_id), int(_ask(pynvml.nvmlDeviceGetComputeInstanceId, mig_device))
+
+
+def _profiles(ask: Callable[[int, int], Any]) -> Iterator[tuple[int, Any]]:
+    """Yield what `ask` tells by index until the index is past the end.
+
+    Version 2 has the profile's name; older drivers know version 1 only.
+    """
+    for index in range(_MAX_PROFILES):
+        try:
+            yield index, ask(index, 2)
+        except CallFailed as failure:
+            if failure.past_the_end:
+                return
+            if not failure.absent:
+                raise
+            if failure.code == pynvml.NVML_ERROR_NOT_SUPPORTED:
+                continue
+            try:
+                yield index, ask(index, 1)
+            except CallFailed as older:
+                if older.past_the_end:
+                    return
+                if not older.absent:
+                    raise
+
+
+def _fill(
+    function: Callable[..., Any], parent: Handle, profile_id: int, found: Handle
+) -> list[Handle]:
+    count = c_uint(_MAX_INSTANCES)
+    _ask(function, parent, profile_id, found, byref(count))
+    return [found[position] for position in range(count.value)]
