@@ -9,7 +9,9 @@ from dra_driver.host.files import (
     list_folder,
     read_file,
     remove_durably,
+    remove_file,
     sweep_unfinished,
+    write_atomically,
     write_durably,
 )
 from dra_driver.host.locks import FileLock, MarkedLock, RangeLock
@@ -26,6 +28,8 @@ __all__ = [
     "list_folder",
     "read_file",
     "remove_durably",
+    "remove_file",
     "sweep_unfinished",
+    "write_atomically",
     "write_durably",
 ]

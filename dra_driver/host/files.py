@@ -3,6 +3,7 @@
 import os
 from contextlib import suppress
 from pathlib import Path
+from secrets import token_hex
 from typing import Final
 
 from dra_driver.host.failpoints import failpoint
@@ -17,41 +18,72 @@ def write_durably(path: Path, content: bytes, mode: int = 0o600) -> None:
     Two fsyncs: one for the file, one for the folder that names it. Raises StorageFailed with
     the path; the old file and no temporary one is left then.
     """
-    temporary = path.with_name(f"{_UNFINISHED}{os.getpid()}-{path.name}")
     failpoint(f"before-write:{path.suffix}")
+    _replace(path, content, mode, durably=True)
+    failpoint(f"after-write:{path.suffix}")
+
+
+def write_atomically(path: Path, content: bytes, mode: int = 0o644) -> None:
+    """Replace `path` by `content` for readers, without waiting for the disk.
+
+    For what is made again after a crash anyhow: a power cut may leave the old file, the new one
+    or an empty one. Raises StorageFailed as `write_durably` does.
+    """
+    _replace(path, content, mode, durably=False)
+
+
+def _replace(path: Path, content: bytes, mode: int, *, durably: bool) -> None:
+    # Unique among threads and containers that share the folder. The tail keeps programs that read
+    # a folder by suffix, as container runtimes read CDI files, from taking it for a finished file.
+    temporary = path.with_name(f"{_UNFINISHED}{os.getpid()}.{token_hex(4)}-{path.name}~")
     try:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
         try:
             os.fchmod(descriptor, mode)  # whatever the umask says
             _write_all(descriptor, content)
-            os.fsync(descriptor)
+            if durably:
+                os.fsync(descriptor)
         finally:
             os.close(descriptor)
-        failpoint(f"before-rename:{path.suffix}")
+        failpoint(f"before-rename:{path.suffix}" if durably else f"before-replace:{path.suffix}")
         temporary.replace(path)
-        _flush_folder(path.parent)
+        if durably:
+            _flush_folder(path.parent)
     except OSError as error:
         with suppress(OSError):
             temporary.unlink()
         raise StorageFailed(
             f"cannot write {path}: {error.strerror}; check the folder's space and permissions"
         ) from error
-    failpoint(f"after-write:{path.suffix}")
 
 
 def remove_durably(path: Path) -> bool:
     """Remove a file and flush its folder; returns whether it was there. Raises StorageFailed."""
     failpoint(f"before-remove:{path.suffix}")
+    was_there = _remove(path, durably=True)
+    failpoint(f"after-remove:{path.suffix}")
+    return was_there
+
+
+def remove_file(path: Path) -> bool:
+    """Remove a file without waiting for the disk; returns whether it was there.
+
+    Raises StorageFailed. After a power cut the file may be back.
+    """
+    return _remove(path, durably=False)
+
+
+def _remove(path: Path, *, durably: bool) -> bool:
     try:
         path.unlink()
-        _flush_folder(path.parent)
+        if durably:
+            _flush_folder(path.parent)
     except FileNotFoundError:
         return False
     except OSError as error:
         raise StorageFailed(
             f"cannot remove {path}: {error.strerror}; check the folder's permissions"
         ) from error
-    failpoint(f"after-remove:{path.suffix}")
     return True
 
 
@@ -81,9 +113,14 @@ def list_folder(folder: Path, suffix: str) -> list[Path]:
 
 
 def ensure_folder(folder: Path, mode: int = 0o755) -> None:
-    """Make the folder and those above it where missing. Raises StorageFailed with the path."""
+    """Make the folder and those above it where missing. Raises StorageFailed with the path.
+
+    A folder that is there keeps its mode; a new one has `mode`, whatever the umask says.
+    """
     try:
-        folder.mkdir(mode=mode, parents=True, exist_ok=True)
+        if not folder.is_dir():
+            folder.mkdir(mode=mode, parents=True, exist_ok=True)
+            folder.chmod(mode)
     except OSError as error:
         raise StorageFailed(
             f"cannot make the folder {folder}: {error.strerror}; check mounts and permissions"
@@ -96,8 +133,8 @@ def sweep_unfinished(folder: Path, prefix: str = "") -> None:
         for entry in folder.iterdir():
             if not entry.name.startswith(_UNFINISHED):
                 continue
-            pid, _, name = entry.name.removeprefix(_UNFINISHED).partition("-")
-            if name.startswith(prefix) and not _writer_lives(pid):
+            writer, _, name = entry.name.removeprefix(_UNFINISHED).partition("-")
+            if name.startswith(prefix) and not _writer_lives(writer.partition(".")[0]):
                 with suppress(OSError):
                     entry.unlink()
 
