@@ -9,8 +9,9 @@ Prepare, for each claim of the call:
 5. apply     each step in turn; when one fails, undo all of them and forget the record
 6. commit    record "prepared", and the answer
 
-A claim whose record says "prepared" runs only step 5 again: steps leave alone what is right and
-restore what a reboot took. A record "preparing" was left by a crash: it is undone first.
+A claim whose record says "prepared" is located again by hardware identity and runs step 5: steps
+leave alone what is right and restore what a reboot took. A record "preparing" was left by a crash:
+it is undone first.
 
 Unprepare needs the record alone: undo the steps backwards, forget the record.
 """
@@ -22,13 +23,13 @@ from functools import partial
 from typing import TypeVar
 
 from dra_driver.cdi import ClaimSpecs
-from dra_driver.claims.effects import CdiEffect, Effect, as_cdi_device, require
-from dra_driver.claims.resolve import missing_devices, plan
+from dra_driver.claims.effects import CdiEffect, Effect, as_cdi_device
+from dra_driver.claims.resolve import locate, missing_devices, plan
 from dra_driver.config import Settings
 from dra_driver.host import HostRoot, failpoint
 from dra_driver.kube import KubeClient
 from dra_driver.model import ClaimRef, DriverError, Inventory, PreparedClaim, ResourceClaim
-from dra_driver.model.errors import ApiUnavailable, Bug, Cancelled, TryAgain
+from dra_driver.model.errors import ApiUnavailable, Bug, Cancelled, DriverNotReady, TryAgain
 from dra_driver.nvml import Discovery
 from dra_driver.state import ClaimRecord, Phase, Records
 from dra_driver.telemetry import Event, EventQueue, Metrics, logger
@@ -63,7 +64,7 @@ class Engine:
         self._events = events
         self._records = Records(settings.data_folder)
         self._host = HostRoot(settings.host_root)
-        self._effects: tuple[Effect, ...] = (CdiEffect(specs, self._inventory),)
+        self._effects: tuple[Effect, ...] = (CdiEffect(specs),)
 
     def start(self) -> None:
         """Read the records. Needs neither API server nor NVML. Raises StorageFailed."""
@@ -123,14 +124,16 @@ class Engine:
         if record is None:
             if not claim.devices:
                 return PreparedClaim(ref, ())  # all of its devices are other drivers'
-            record = self._plan(claim)
-            self._records.reserve(record)
-        self._apply(record, cancelled)
-        if record.phase is not Phase.PREPARED:
-            record = record.in_phase(Phase.PREPARED)
-            self._records.update(record)
-        log.info("claim is prepared", claim=ref, devices=[d.device for d in record.devices])
-        return record.answer()
+            wanted = self._plan(claim)
+            self._records.reserve(wanted)
+        else:
+            wanted = locate(record, self._inventory())
+        self._apply(wanted, cancelled)
+        wanted = wanted.in_phase(Phase.PREPARED)
+        if wanted != record:
+            self._records.update(wanted)
+        log.info("claim is prepared", claim=ref, devices=[d.device for d in wanted.devices])
+        return wanted.answer()
 
     def _read_claim(self, ref: ClaimRef, record: ClaimRecord | None) -> ResourceClaim:
         """Claim as the API server has it; while it is away a finished record speaks for it."""
@@ -194,7 +197,11 @@ class Engine:
         self._records.forget(record.uid, when_none_left=self._specs.undo_common)
 
     def _inventory(self) -> Inventory:
-        return require(self._discovery.current(), self._discovery.not_ready())
+        inventory = self._discovery.current()
+        if inventory is None:
+            why = self._discovery.not_ready() or "the GPUs have not been looked at yet"
+            raise DriverNotReady(why)
+        return inventory
 
     def _answer(self, operation: str, ref: ClaimRef, work: Callable[[], T]) -> T | DriverError:
         """Do the work; a failure becomes the error that explains it, told everywhere."""

@@ -26,6 +26,46 @@ def missing_devices(claim: ResourceClaim, inventory: Inventory) -> list[str]:
     return [device.device for device in claim.devices if device.device not in present]
 
 
+def locate(record: ClaimRecord, inventory: Inventory) -> ClaimRecord:
+    """Record with the numbers its devices have now: they change over reboots and driver reloads.
+
+    The hardware itself never changes: a GPU is found by its UUID, a partition by GPU, profile and
+    placement, or not at all, which raises DeviceNotFound (field reports dra #930, dra #951).
+    """
+    return record.model_copy(
+        update={"devices": tuple(_locate(device, inventory) for device in record.devices)}
+    )
+
+
+def _locate(device: DeviceRecord, inventory: Inventory) -> DeviceRecord:
+    gpu = inventory.gpu(device.gpu_uuid)
+    if gpu is None:
+        raise DeviceNotFound(
+            f"GPU {device.gpu_uuid}, with which this claim was prepared as {device.device}, is not "
+            "on this node any more; delete the Pod and its claim so that it is allocated again"
+        )
+    if device.span is None:
+        return device.model_copy(update={"gpu_minor": gpu.minor})
+    identity = (device.gi_profile_id, device.ci_profile_id, device.span)
+    for found in gpu.partitions:
+        profile = found.profile
+        here = (profile.gi_profile_id, profile.ci_profile_id, found.placement)
+        if here == identity and found.uuid is not None:
+            return device.model_copy(
+                update={
+                    "gpu_minor": gpu.minor,
+                    "uuid": found.uuid,
+                    "gi_id": found.gi_id,
+                    "ci_id": found.ci_id,
+                }
+            )
+    raise DeviceNotFound(
+        f"partition {device.device} of GPU {device.gpu_uuid}, with which this claim was prepared, "
+        "does not exist any more; make it again at the same placement, or delete the Pod and its "
+        "claim"
+    )
+
+
 def _resolve(
     claim: ResourceClaim, allocated: AllocatedDevice, inventory: Inventory
 ) -> DeviceRecord:
