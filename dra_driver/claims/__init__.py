@@ -2,5 +2,6 @@
 
 from dra_driver.claims.effects import CdiEffect, Effect
 from dra_driver.claims.engine import Engine
+from dra_driver.claims.janitor import Janitor
 
-__all__ = ["CdiEffect", "Effect", "Engine"]
+__all__ = ["CdiEffect", "Effect", "Engine", "Janitor"]

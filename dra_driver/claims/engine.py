@@ -29,7 +29,14 @@ from dra_driver.config import Settings
 from dra_driver.host import HostRoot, failpoint
 from dra_driver.kube import KubeClient
 from dra_driver.model import ClaimRef, DriverError, Inventory, PreparedClaim, ResourceClaim
-from dra_driver.model.errors import ApiUnavailable, Bug, Cancelled, DriverNotReady, TryAgain
+from dra_driver.model.errors import (
+    ApiUnavailable,
+    Bug,
+    Cancelled,
+    DeviceNotFound,
+    DriverNotReady,
+    TryAgain,
+)
 from dra_driver.nvml import Discovery
 from dra_driver.state import ClaimRecord, Phase, Records
 from dra_driver.telemetry import Event, EventQueue, Metrics, logger
@@ -62,14 +69,22 @@ class Engine:
         self._specs = specs
         self._metrics = metrics
         self._events = events
-        self._records = Records(settings.data_folder)
+        self.records = Records(settings.data_folder)
         self._host = HostRoot(settings.host_root)
         self._effects: tuple[Effect, ...] = (CdiEffect(specs),)
 
     def start(self) -> None:
         """Read the records. Needs neither API server nor NVML. Raises StorageFailed."""
-        self._records.load()
+        self.records.load()
         self._count_devices()
+
+    def restore(self, ref: ClaimRef) -> None:
+        """Run the steps of a prepared claim again, without the API server. Raises DriverError."""
+        with self.records.claim_lock(ref.uid):
+            record = self.records.get(ref.uid)
+            if record is not None and record.phase is Phase.PREPARED:
+                self._apply(self._located(record), cancelled=lambda: False)
+                log.info("claim is restored", claim=ref)
 
     def prepare(
         self, refs: Sequence[ClaimRef], cancelled: Cancel
@@ -103,7 +118,7 @@ class Engine:
         pause = _FIRST_PAUSE
         while True:
             try:
-                with self._records.claim_lock(ref.uid):
+                with self.records.claim_lock(ref.uid):
                     return self._prepare_one(ref, cancelled)
             except Cancelled:
                 raise
@@ -116,7 +131,7 @@ class Engine:
 
     def _prepare_one(self, ref: ClaimRef, cancelled: Cancel) -> PreparedClaim:
         _stop_if(cancelled, ref)  # a call that waited for the lock may be long dead
-        record = self._records.get(ref.uid)
+        record = self.records.get(ref.uid)
         claim = self._read_claim(ref, record)
         if record is not None and not _is_answered_by(record, claim):
             self._take_back(record)
@@ -125,13 +140,13 @@ class Engine:
             if not claim.devices:
                 return PreparedClaim(ref, ())  # all of its devices are other drivers'
             wanted = self._plan(claim)
-            self._records.reserve(wanted)
+            self.records.reserve(wanted)
         else:
-            wanted = locate(record, self._inventory())
+            wanted = self._located(record)
         self._apply(wanted, cancelled)
         wanted = wanted.in_phase(Phase.PREPARED)
         if wanted != record:
-            self._records.update(wanted)
+            self.records.update(wanted)
         log.info("claim is prepared", claim=ref, devices=[d.device for d in wanted.devices])
         return wanted.answer()
 
@@ -158,6 +173,12 @@ class Engine:
         )
         return record.model_copy(update={"devices": tuple(named)})
 
+    def _located(self, record: ClaimRecord) -> ClaimRecord:
+        try:
+            return locate(record, self._inventory())
+        except DeviceNotFound:  # made again a moment ago, perhaps
+            return locate(record, self._discovery.look(_LOOK_SECONDS))
+
     def _apply(self, record: ClaimRecord, cancelled: Cancel) -> None:
         for effect in self._effects:
             try:
@@ -179,9 +200,9 @@ class Engine:
             log.warning("what was begun is taken back later", claim=record.ref, err=error)
 
     def _unprepare_one(self, ref: ClaimRef, cancelled: Cancel) -> None:
-        with self._records.claim_lock(ref.uid):
+        with self.records.claim_lock(ref.uid):
             _stop_if(cancelled, ref)
-            record = self._records.get(ref.uid)
+            record = self.records.get(ref.uid)
             if record is None:  # never seen, already gone, or damaged: clear what goes by the UID
                 record = ClaimRecord(namespace=ref.namespace, name=ref.name, uid=ref.uid)
             self._take_back(record)
@@ -194,7 +215,7 @@ class Engine:
             with self._metrics.timed("unprepare", effect.name):
                 effect.undo(record)
             failpoint(f"after-undo:{effect.name}")
-        self._records.forget(record.uid, when_none_left=self._specs.undo_common)
+        self.records.forget(record.uid, when_none_left=self._specs.undo_common)
 
     def _inventory(self) -> Inventory:
         inventory = self._discovery.current()
@@ -224,11 +245,11 @@ class Engine:
         return error
 
     def _count_devices(self) -> None:
-        held = self._records.holdings()
+        held = self.records.holdings()
         partitions = sum(holding.span is not None for holding in held)
         self._metrics.set("nvidia_dra_prepared_devices", partitions, device_type="mig")
         self._metrics.set("nvidia_dra_prepared_devices", len(held) - partitions, device_type="gpu")
-        self._metrics.set("gpu_dra_driver_records_set_aside", len(self._records.damaged))
+        self._metrics.set("gpu_dra_driver_records_set_aside", len(self.records.damaged))
 
 
 def _is_answered_by(record: ClaimRecord, claim: ResourceClaim) -> bool:

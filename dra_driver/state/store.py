@@ -41,8 +41,14 @@ _LOCK_SECONDS: Final = 20.0
 class Records:
     """The records of all claims on this node."""
 
-    def __init__(self, folder: Path) -> None:
-        """Use `<folder>/claims/<uid>.json`; nothing is read before `load`."""
+    def __init__(
+        self, folder: Path, rebuild: Callable[[str], ClaimRecord | None] = lambda _: None
+    ) -> None:
+        """Use `<folder>/claims/<uid>.json`; nothing is read before `load`.
+
+        `rebuild` finds from other traces what a damaged record of that claim UID held.
+        """
+        self._rebuild = rebuild
         self._folder = folder / "claims"
         self._aside = folder / "damaged"
         self._claim_locks = folder / "claims.lock"
@@ -58,6 +64,8 @@ class Records:
         ensure_folder(self._folder, 0o700)
         ensure_folder(self._aside, 0o700)
         sweep_unfinished(self._folder)
+        for path in list_folder(self._aside, ".json"):
+            self._damaged[path.stem] = f"the record of claim {path.stem} was set aside earlier"
         with self._node():
             pass
 
@@ -68,7 +76,10 @@ class Records:
             yield
 
     def get(self, uid: str) -> ClaimRecord | None:
-        """Record of a claim as it is on disk now; a damaged one is set aside and counts as none."""
+        """Record of a claim as it is on disk now.
+
+        A damaged one is set aside and rebuilt from what else tells of the claim; None if nothing.
+        """
         path = self._path(uid)
         content = read_file(path)
         if content is None:
@@ -77,7 +88,11 @@ class Records:
             return decode(content, uid)
         except RecordDamaged as error:
             self._set_aside(path, uid, error)
-            return None
+            record = self._rebuild(uid)
+            if record is not None:
+                log.info("a damaged record was rebuilt", claim=record.ref, claimUID=uid)
+                write_durably(path, encode(record))
+            return record
 
     def reserve(self, record: ClaimRecord) -> None:
         """Write the record if nobody else holds its devices; else raise DeviceInUse."""

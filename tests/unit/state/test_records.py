@@ -93,6 +93,23 @@ def test_a_damaged_record_is_set_aside_and_named(tmp_path: Path, damage: object)
     assert (tmp_path / "damaged" / "u1.json").exists()
 
 
+def test_a_damaged_record_is_rebuilt_and_its_device_stays_taken(tmp_path: Path) -> None:
+    path = tmp_path / "claims" / "u1.json"
+    first = Records(tmp_path)
+    first.load()
+    first.reserve(claim("u1"))
+    path.write_bytes(b"\x00" * 100)
+    again = Records(tmp_path, rebuild=claim)
+    again.load()
+    with pytest.raises(DeviceInUse):
+        again.reserve(claim("u2"))
+    assert again.get("u1") == claim("u1")
+    assert list(again.damaged) == ["u1"]
+    again.forget("u1", nothing)
+    assert again.damaged == {}
+    assert list((tmp_path / "damaged").iterdir()) == []
+
+
 def test_a_record_of_another_claim_is_damage() -> None:
     with pytest.raises(RecordDamaged, match="holds claim u2"):
         decode(encode(claim("u2")), "u1")
