@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import shutil
 import sys
 import time
 from pathlib import Path
@@ -12,7 +13,6 @@ from tests.cluster.mounts import STATE
 from tests.cluster.settings import NODE, VARIABLE, Settings, parse_gates
 
 _FOLDER = Path(__file__).parent
-_CHECKOUT = _FOLDER.parents[1]
 _EXIT_CANNOT_RUN = 3
 _TEST_SECONDS = 600  # of one test with its fixtures: the first one boots the cluster
 
@@ -38,7 +38,7 @@ def main() -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m tests.cluster", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.cluster", allow_abbrev=False)
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("check", help="say whether a cluster can run here; 3 if it can't")
     texts = {
@@ -47,7 +47,7 @@ def _parser() -> argparse.ArgumentParser:
         "shell": "open a shell in a sandbox with a running cluster",
     }
     for name, text in texts.items():
-        command = commands.add_parser(name, help=text)
+        command = commands.add_parser(name, help=text, allow_abbrev=False)
         command.add_argument("--version", default=binaries.DEFAULT_VERSION, help="of Kubernetes")
         command.add_argument(
             "--feature-gates", default="", metavar="NAME=true,…", help="for all its parts"
@@ -84,6 +84,7 @@ def _in_sandbox(options: argparse.Namespace, rest: list[str]) -> int:
     module = "pytest" if options.command == "run" else "tests.cluster.shell"
     arguments = _pytest_arguments(rest) if options.command == "run" else []
     logs = cache_root() / "logs" / f"k8s-{options.version}"
+    shutil.rmtree(logs, ignore_errors=True)
     started = time.monotonic()
     argv = [sys.executable, "-m", module, *arguments]
     status = sandbox.run(sandbox.Command(argv, env, NODE, logs))
@@ -94,7 +95,7 @@ def _in_sandbox(options: argparse.Namespace, rest: list[str]) -> int:
 
 def _pytest_arguments(rest: list[str]) -> list[str]:
     """Run this folder unless the arguments name something else, and write no cache."""
-    named = any((_CHECKOUT / item.partition("::")[0]).exists() for item in rest if item[:1] != "-")
+    named = any(_FOLDER.name in item for item in rest if not item.startswith("-"))
     fixed = ["-p", "no:cacheprovider", f"--timeout={_TEST_SECONDS}"]
     return [*fixed, *rest, *([] if named else [os.fspath(_FOLDER)])]
 

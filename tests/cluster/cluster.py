@@ -145,6 +145,12 @@ class Cluster:
         self._processes.append(process)
         return process
 
+    def folder(self, name: str) -> Path:
+        """Make a folder for files of the node; device nodes may be made in it."""
+        path = STATE / name
+        path.mkdir()
+        return path
+
     # -- identities ------------------------------------------------------------------------------
 
     def service_account(self, namespace: str, name: str) -> Path:

@@ -159,8 +159,9 @@ def _reap_until(child: int) -> int:
 
 
 def _keep_logs(folder: Path) -> None:
-    shutil.rmtree(folder, ignore_errors=True)
-    shutil.copytree(mounts.STATE / "logs", folder, ignore_dangling_symlinks=True)
+    shutil.copytree(
+        mounts.STATE / "logs", folder, ignore_dangling_symlinks=True, dirs_exist_ok=True
+    )
     say(f"the cluster's logs are kept in {folder}")
 
 
