@@ -13,13 +13,14 @@ from dra_driver.model.errors import (
     DriverFilesMissing,
     DriverNotReady,
     SettingInvalid,
+    StorageFailed,
 )
 
 EXIT_FINDING: Final = 1
 EXIT_USAGE: Final = 2
 EXIT_UNREACHABLE: Final = 3
 
-_UNREACHABLE = (ApiUnavailable, DriverFilesMissing, DriverNotReady)
+_UNREACHABLE = (ApiUnavailable, DriverFilesMissing, DriverNotReady, StorageFailed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,9 @@ class _Command:
 
 
 _COMMANDS: Final = {
+    "serve": _Command("dra_driver.cli.serve:serve", "Run the node plugin."),
     "simulate": _Command("dra_driver.cli.simulate:simulate", "Make and change a simulated node."),
+    "version": _Command("dra_driver.cli.version:version", "Print the version."),
 }
 
 

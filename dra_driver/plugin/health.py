@@ -9,7 +9,7 @@ from typing import Final
 
 import grpc
 
-from dra_driver.model import HealthState, Inventory, PublishedDevice
+from dra_driver.model import Health, HealthState, Inventory, PublishedDevice
 from dra_driver.plugin.methods import Service, service, stream
 from dra_driver.rpc import health_v1_pb2 as pb
 from dra_driver.rpc import health_v1alpha1_pb2
@@ -35,10 +35,16 @@ class HealthReports:
     driver when a stream ends (kubelet/cm/dra/manager.go), so each stream repeats everything.
     """
 
-    def __init__(self, pool: str, inventory: Callable[[], Inventory]) -> None:
-        """Report the devices of `inventory()`, which must not block, as part of `pool`."""
+    def __init__(
+        self, pool: str, inventory: Callable[[], Inventory | None], stale: Callable[[], str]
+    ) -> None:
+        """Report the devices of `inventory()` as part of `pool`; no function given may block.
+
+        `stale()` says why the inventory is old news; then no device is called healthy.
+        """
         self._pool = pool
         self._inventory = inventory
+        self._stale = stale
         self._threads = ThreadPoolExecutor(_STREAMS, "health-stream")
         self._wake = threading.Condition()
         self._changes = 0
@@ -95,20 +101,28 @@ class HealthReports:
             self._wake.notify_all()
 
     def _report(self) -> pb.NodeWatchResourcesResponse:
-        now = int(time.time())
+        inventory = self._inventory() or Inventory()
+        now, stale = int(time.time()), self._stale()
         return pb.NodeWatchResourcesResponse(
-            devices=[self._line(device, now) for device in self._inventory().devices()]
+            devices=[
+                pb.DeviceHealth(
+                    device=pb.DeviceIdentifier(pool_name=self._pool, device_name=device.name),
+                    health=_STATES[health.state],
+                    last_updated_time=now,
+                    health_check_timeout_seconds=_TIMEOUT_SECONDS,
+                    message=_shorten(health.message or health.reason),
+                )
+                for device in inventory.devices()
+                for health in (_health(device, stale),)
+            ]
         )
 
-    def _line(self, device: PublishedDevice, now: int) -> pb.DeviceHealth:
-        health = device.health
-        return pb.DeviceHealth(
-            device=pb.DeviceIdentifier(pool_name=self._pool, device_name=device.name),
-            health=_STATES[health.state],
-            last_updated_time=now,
-            health_check_timeout_seconds=_TIMEOUT_SECONDS,
-            message=_shorten(health.message or health.reason),
-        )
+
+def _health(device: PublishedDevice, stale: str) -> Health:
+    """Health of a device as far as it is known now."""
+    if stale and device.health.state is HealthState.HEALTHY:
+        return Health(HealthState.UNKNOWN, message=stale)
+    return device.health
 
 
 def _shorten(text: str) -> str:

@@ -43,6 +43,7 @@ class Registration:
         self._on_registered = on_registered
         self._pool = ThreadPoolExecutor(_THREADS, "registration")
         self._lock = threading.Lock()
+        self._asked = False
         self._registered = False
         self._problem = "the kubelet has not asked for this plugin yet"
         self._refused_at: float | None = None
@@ -59,15 +60,23 @@ class Registration:
         with self._lock:
             return "" if self._registered else self._problem
 
+    @property
+    def asked(self) -> bool:
+        """Whether a kubelet has ever asked who we are."""
+        return self._asked
+
     def refused_for(self, seconds: float) -> bool:
         """Whether the kubelet refused this plugin that long ago and has not come back since."""
         with self._lock:
             return self._refused_at is not None and time.monotonic() - self._refused_at >= seconds
 
-    def forget_refusal(self) -> None:
-        """Begin to wait anew, after the socket was offered again."""
+    def offered_anew(self) -> None:
+        """Wait for the kubelet once more: it drops a plugin whose socket goes away."""
         with self._lock:
+            self._registered = False
+            self._problem = "the kubelet has not asked for this plugin again yet"
             self._refused_at = None
+        self._metrics.set("gpu_dra_driver_registered", 0)
 
     def service(self) -> Service:
         """Build the gRPC service for the registration socket."""
@@ -84,6 +93,7 @@ class Registration:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _get_info(self, _: pb.InfoRequest, _context: grpc.ServicerContext) -> pb.PluginInfo:
+        self._asked = True
         return self._info
 
     def _notify(

@@ -20,7 +20,7 @@ from urllib.parse import quote
 import grpc
 
 from dra_driver.host import ensure_folder
-from dra_driver.model.errors import SettingInvalid, StorageFailed
+from dra_driver.model.errors import StorageFailed
 from dra_driver.telemetry import logger
 
 _log = logger(__name__)
@@ -42,7 +42,7 @@ class SocketServer:
         self._identity: tuple[int, int, int] | None = None
 
     def start(self) -> None:
-        """Listen and serve. Raises SettingInvalid or StorageFailed that names the path."""
+        """Listen and serve. Raises StorageFailed that names the path."""
         ensure_folder(self.path.parent, _FOLDER_MODE)
         remove_dead_socket(self.path)
         server = self._build()
@@ -96,15 +96,15 @@ class SocketServer:
 
 
 def remove_dead_socket(path: Path) -> None:
-    """Make way for a socket of ours; raises SettingInvalid when something alive is in the way."""
+    """Make way for a socket of ours; raises StorageFailed when something else is in the way."""
     try:
         mode = path.lstat().st_mode
     except OSError:
         return  # nothing there, or what is wrong shows when we bind
     if not stat.S_ISSOCK(mode):
-        raise SettingInvalid(f"{path} is in the way: it is not a socket; remove it")
+        raise StorageFailed(f"{path} is in the way: it is not a socket; remove it")
     if not _is_dead(path):
-        raise SettingInvalid(
+        raise StorageFailed(
             f"another process answers on {path}: stop it first, or give each instance of this "
             "driver its own --pod-uid"
         )

@@ -1,0 +1,77 @@
+"""Keeps the plugin reachable when somebody takes its sockets away, or the kubelet refuses it."""
+
+import threading
+import time
+from typing import Final
+
+from dra_driver.model import DriverError
+from dra_driver.plugin.registration import Registration
+from dra_driver.plugin.sockets import SocketServer
+from dra_driver.telemetry import logger
+
+_log = logger(__name__)
+_LOOK_SECONDS: Final = 2.0
+_REFUSAL_SECONDS: Final = 30.0  # kubelets up to 1.35 never try a refused socket again
+_SILENCE_SECONDS: Final = 60.0
+
+
+class Keeper:
+    """Looks at both sockets every two seconds."""
+
+    def __init__(
+        self, service: SocketServer, registrar: SocketServer, registration: Registration
+    ) -> None:
+        self._service = service
+        self._registrar = registrar
+        self._registration = registration
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="keeper", daemon=True)
+        self._problem = ""
+
+    @property
+    def problem(self) -> str:
+        """Why a socket could not be offered anew; empty when both are in place."""
+        return self._problem
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Look no more: the sockets may now go away for good."""
+        self._stopped.set()
+        if self._thread.is_alive():
+            self._thread.join(_LOOK_SECONDS)
+
+    def look(self) -> None:
+        """Offer anew what is gone or was refused."""
+        try:
+            self._restore()
+        except DriverError as error:
+            if str(error) != self._problem:
+                _log.error("a socket is gone and cannot be offered anew", err=error)
+            self._problem = str(error)
+        else:
+            self._problem = ""
+
+    def _restore(self) -> None:
+        if not self._service.present():
+            _log.warning("the service socket is gone, making it anew", path=self._service.path)
+            self._service.renew()
+        gone = not self._registrar.present()
+        if gone or self._registration.refused_for(_REFUSAL_SECONDS):
+            _log.warning("registering again", path=self._registrar.path, socket_gone=gone)
+            self._registration.offered_anew()
+            self._registrar.renew()
+
+    def _run(self) -> None:
+        silent_at = time.monotonic() + _SILENCE_SECONDS
+        while not self._stopped.wait(_LOOK_SECONDS):
+            self.look()
+            if time.monotonic() >= silent_at and not self._registration.asked:
+                silent_at = float("inf")
+                _log.error(
+                    "no kubelet has asked for this plugin: is it running, and is "
+                    "--kubelet-registrar-directory-path its plugins_registry folder?",
+                    path=self._registrar.path,
+                )

@@ -1,0 +1,94 @@
+"""The node plugin put together: build, start, stop."""
+
+from typing import Final
+
+from dra_driver.cdi import ClaimSpecs
+from dra_driver.claims import Engine
+from dra_driver.config import Settings
+from dra_driver.kube import EventSender, KubeClient
+from dra_driver.model import DriverError, Inventory
+from dra_driver.nvml import Discovery
+from dra_driver.plugin.http_server import HttpServer
+from dra_driver.plugin.kubelet_services import KubeletServices
+from dra_driver.plugin.probes import HealthPort, http_endpoint
+from dra_driver.slices import Publisher
+from dra_driver.telemetry import EventQueue, Metrics, logger
+
+_log = logger(__name__)
+_GRACE_SECONDS: Final = 10.0  # that calls in progress have when this process is told to stop
+
+
+class NodePlugin:
+    """All parts of `dra-driver serve`. Building it starts nothing."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Put the parts together; raises SettingInvalid."""
+        settings.check()
+        metrics, events = Metrics(), EventQueue()
+        self._kube = KubeClient(settings)
+        self._events = EventSender(self._kube, settings, events)
+        self._publisher = Publisher(self._kube, settings, metrics, events)
+        self._discovery = Discovery(settings, metrics, self._hardware_changed)
+        self._specs = ClaimSpecs(settings)
+        self._engine = Engine(settings, self._kube, self._discovery, self._specs, metrics, events)
+        self._kubelet = KubeletServices(
+            settings,
+            self._engine,
+            metrics,
+            self._discovery.current,
+            self._discovery.not_ready,
+            self._publisher.poke,
+        )
+        checks = self._kubelet.checks(self._discovery.not_ready, self._publisher.problem)
+        self._health_port: HealthPort | None = None
+        if settings.health_port >= 0:
+            self._health_port = HealthPort(settings.health_port, checks.alive)
+        self._http: HttpServer | None = None
+        if settings.http_endpoint:
+            self._http = http_endpoint(settings.http_endpoint, checks.alive, checks.ready, metrics)
+
+    def start(self) -> None:
+        """Serve the kubelet. Raises SettingInvalid or StorageFailed; `stop` is due even then.
+
+        Waits for neither NVML nor the API server: both may come much later, and Unprepare needs
+        neither.
+        """
+        self._engine.start()
+        if self._http:
+            self._http.start()
+        if self._health_port:
+            self._health_port.start()
+        self._kubelet.start()
+        self._install_hook()
+        self._events.start()
+        self._publisher.start()
+        self._discovery.start()
+
+    def stop(self) -> None:
+        """Leave the kubelet, then end all parts; bounded, and harmless where nothing was started.
+
+        Slices stay: the kubelet removes them when no instance comes back within 30 seconds.
+        """
+        idle = self._kubelet.leave(_GRACE_SECONDS)
+        self._publisher.stop()
+        self._discovery.stop()
+        if not idle.wait(_GRACE_SECONDS + 1.0):
+            _log.warning("calls of the kubelet are cut off", seconds=_GRACE_SECONDS)
+        if self._http:
+            self._http.stop()
+        if self._health_port:
+            self._health_port.stop()
+        self._events.stop()
+        self._kubelet.close()
+        self._kube.close()
+
+    def _hardware_changed(self, inventory: Inventory) -> None:
+        self._publisher.publish(inventory)
+        self._kubelet.health_changed()
+
+    def _install_hook(self) -> None:
+        """Install the CDI hook; a failure costs the claims that need it, not the plugin."""
+        try:
+            self._specs.install_hook()
+        except DriverError as error:
+            _log.error("the CDI hook cannot be installed", err=error)

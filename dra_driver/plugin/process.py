@@ -1,0 +1,77 @@
+"""The plugin as a process: signals, logs, and an end in bounded time."""
+
+import faulthandler
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from types import FrameType
+from typing import Final
+
+from dra_driver.config import Settings
+from dra_driver.plugin.node_plugin import NodePlugin
+from dra_driver.telemetry import logger, set_up_logging
+
+_log = logger(__name__)
+_LEAVE_SECONDS: Final = 2.0
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+
+
+def run(settings: Settings) -> None:
+    """Serve until SIGTERM or SIGINT. Raises SettingInvalid or StorageFailed.
+
+    SIGUSR2 writes the stacks of all threads to standard error. Does not return when a call hangs
+    that nobody can end: then the process goes without it.
+    """
+    os.umask(0o022)  # whatever the caller's: sockets begin with this, files get their own modes
+    set_up_logging(settings.log_format, settings.log_level)
+    faulthandler.register(signal.SIGUSR2, all_threads=True)
+    told_to_stop = _on_signal()
+    plugin = NodePlugin(settings)
+    try:
+        plugin.start()
+        _log.info("serving", node=settings.node_name, driver=settings.driver_name)
+        os.read(told_to_stop, 1)
+        _log.info("stopping")
+    finally:
+        plugin.stop()
+    _log.info("stopped")
+    _leave()
+
+
+def _on_signal() -> int:
+    """Descriptor that becomes readable with the first signal; the second one kills.
+
+    A pipe, not a lock: a signal may come while this thread holds any lock.
+    """
+    reading, writing = os.pipe()
+
+    def tell(number: int, _: FrameType | None) -> None:
+        signal.signal(number, signal.SIG_DFL)
+        os.write(writing, b"!")
+
+    for number in _SIGNALS:
+        signal.signal(number, tell)
+    return reading
+
+
+def _leave() -> None:
+    """Go without waiting for threads that hang, as the interpreter would."""
+    deadline = time.monotonic() + _LEAVE_SECONDS
+    while (hanging := _unfinished_threads()) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    if hanging:
+        _log.warning("calls that do not end are left behind", threads=", ".join(hanging))
+        logging.shutdown()
+        sys.stderr.flush()
+        os._exit(0)
+
+
+def _unfinished_threads() -> list[str]:
+    return [
+        thread.name
+        for thread in threading.enumerate()
+        if thread is not threading.current_thread() and not thread.daemon
+    ]
