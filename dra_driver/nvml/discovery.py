@@ -4,11 +4,12 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from typing import Final
 
 from dra_driver.config import Settings
 from dra_driver.host import HostRoot
-from dra_driver.model import DriverError, HealthState, Inventory
+from dra_driver.model import DriverError, HealthState, Inventory, Problem
 from dra_driver.model.errors import DriverNotReady, HardwareBusy
 from dra_driver.nvml import session as sessions
 from dra_driver.nvml.errors import CallFailed
@@ -44,7 +45,7 @@ class Discovery:
         self._host = HostRoot(settings.host_root)
         self._change = threading.Condition()  # guards the next five; never held over a call
         self._inventory: Inventory | None = None
-        self._reason = "NVML has not been asked yet"
+        self._reason = "NVML has not answered yet"
         self._asked = 0  # looks asked for so far
         self._done = 0  # ... and answered: a look serves all who asked before it began
         self._stopped = False
@@ -114,7 +115,7 @@ class Discovery:
     def _look_once(self) -> bool:
         """Look, and keep what comes out; gives whether GPUs were found: then there is no haste."""
         try:
-            system, outcomes = self._ask()
+            system, outcomes = self._ask_anew_if_needed()
         except DriverError as error:
             self._not_ready(str(error))
             if not isinstance(error, HardwareBusy):
@@ -129,9 +130,22 @@ class Discovery:
             self._close_session()  # NVML lists what was there when it was initialised
         return system.gpu_count > 0
 
+    def _ask_anew_if_needed(self) -> tuple[System, tuple[Outcome, ...]]:
+        """Ask; when the driver was reloaded since the last look, initialise and ask once more."""
+        held = self._session
+        try:
+            return self._ask()
+        except DriverNotReady:
+            if held is None or self._session is not held:
+                raise
+            self._close_session()
+            return self._ask()
+
     def _ask(self) -> tuple[System, tuple[Outcome, ...]]:
-        session = self._current_session(find_library(self._settings.container_driver_root))
-        system = session.open(sessions.OPEN_SECONDS)
+        of_host = self._gpus_of_host()
+        file = find_library(self._settings.container_driver_root)
+        session = self._current_session(file, of_host)
+        system = _with_missing_gpus(session.open(sessions.OPEN_SECONDS), len(of_host))
         known = {gpu.uuid: gpu for gpu in self._inventory.gpus} if self._inventory else {}
         outcomes = session.read(system.gpu_count, known, sessions.READ_SECONDS)
         gone = [o for o in outcomes if isinstance(o, CallFailed) and o.driver_gone]
@@ -139,17 +153,16 @@ class Discovery:
             raise gone[0].explained(f"the GPU driver by {session.file.path}")
         return system, outcomes
 
-    def _current_session(self, file: LibraryFile) -> Session:
-        """Session of that library; a new one when the driver's files or the host's GPUs changed."""
-        gpus = self._gpus_of_host()
+    def _current_session(self, file: LibraryFile, of_host: frozenset[str]) -> Session:
+        """Session of that library; a new one when its file changed or the host has a new GPU."""
         session = self._session
-        if session is not None and (session.file != file or not gpus <= self._opened_with):
+        if session is not None and (session.file != file or not of_host <= self._opened_with):
             _log.info("GPU driver or GPUs changed: loading NVML anew", library=file.path)
             self._close_session()
             session = None
         if session is None:
             session = Session(file, self._host)
-            self._session, self._opened_with = session, gpus
+            self._session, self._opened_with = session, of_host
         return session
 
     def _close_session(self) -> None:
@@ -204,3 +217,14 @@ class Discovery:
             counts[kind, device.health.state.value] += 1
         for (kind, health), count in counts.items():
             self._metrics.set("gpu_dra_driver_devices", count, device_type=kind, health=health)
+
+
+def _with_missing_gpus(system: System, kernel_count: int) -> System:
+    """Note GPUs that the kernel driver has and NVML does not list: mostly a matter of /dev."""
+    if system.gpu_count >= kernel_count:
+        return system
+    message = (
+        f"NVML lists {system.gpu_count} of the {kernel_count} GPUs that the kernel driver has; "
+        "the others are left out; check /dev/nvidia* and that the plugin is privileged"
+    )
+    return replace(system, problems=(*system.problems, Problem("node", message)))
