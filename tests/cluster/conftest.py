@@ -15,11 +15,12 @@ _HERE = Path(__file__).parent
 _SETTINGS = inside()
 
 
-def pytest_ignore_collect(collection_path: Path) -> bool | None:
-    """Leave this folder out where there is no sandbox; the summary says so."""
-    if _SETTINGS is None and collection_path.is_relative_to(_HERE):
-        return True
-    return None
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave this folder's tests out where there is no sandbox; the summary says so."""
+    if _SETTINGS is None:
+        here = [item for item in items if item.path.is_relative_to(_HERE)]
+        config.hook.pytest_deselected(items=here)
+        items[:] = [item for item in items if item not in here]
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
