@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.cluster import access
 from tests.cluster.api import Api, Object
-from tests.cluster.cache import HarnessError
+from tests.cluster.cache import HarnessError, run
 from tests.cluster.controlplane import ControlPlane
 from tests.cluster.mounts import STATE
 from tests.cluster.node import CDI_FOLDERS, KUBELET_ROOT, Node
@@ -16,6 +16,7 @@ from tests.cluster.process import HostProcess
 from tests.cluster.settings import NODE, Settings
 
 _READY_SECONDS = 180.0
+_LEASE = f"/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/{NODE}"
 _TOKEN_SECONDS = 2 * 3600
 _KUBECTL_SECONDS = 120
 
@@ -59,7 +60,7 @@ class Cluster:
         say(f"node {NODE} is Ready")
 
     def wait_node_ready(self, timeout: float = _READY_SECONDS) -> None:
-        """Wait until the kubelet has said since its last start that the node is Ready."""
+        """Wait until the node is Ready; fails at once if the kubelet has ended."""
         self.node.kubelet.check()
         try:
             self.api.wait(f"/api/v1/nodes/{NODE}", _is_ready, "Ready", timeout)
@@ -109,6 +110,10 @@ class Cluster:
                     event: Object = json.loads(line)
                     yield event
 
+    def validate_cdi(self, *specs: Path) -> None:
+        """Check CDI spec files with the CDI project's own library; fails with its reasons."""
+        run([self.settings.program("cdi-validate"), *specs], what="cdi-validate")
+
     # -- parts -----------------------------------------------------------------------------------
 
     def stop_api_server(self) -> None:
@@ -121,18 +126,14 @@ class Cluster:
         self.control_plane.wait_ready()
 
     def restart_kubelet(self) -> None:
-        """Restart the kubelet; returns when the new one has reported the node Ready."""
-        before = self.node_heartbeat()
-        self.node.kubelet.restart()
-        wanted = f"/api/v1/nodes/{NODE}"
-        self.api.wait(
-            wanted, lambda node: _is_ready(node) and _heartbeat(node) > before, "Ready again",
-            _READY_SECONDS,
-        )  # fmt: skip
-
-    def node_heartbeat(self) -> str:
-        """Return when the kubelet last reported that the node is Ready."""
-        return _heartbeat(self.api.get(f"/api/v1/nodes/{NODE}"))
+        """Restart the kubelet; returns when the new one has renewed its lease and is Ready."""
+        kubelet = self.node.kubelet
+        if kubelet.running:
+            kubelet.stop()
+        before = _renewed(self.api.get(_LEASE))
+        kubelet.start()
+        self.api.wait(_LEASE, lambda lease: _renewed(lease) > before, "renewed", _READY_SECONDS)
+        self.wait_node_ready()
 
     def host_process(
         self, name: str, argv: Sequence[str | Path], env: Mapping[str, str] | None = None
@@ -180,14 +181,10 @@ class Cluster:
         return STATE / f"{namespace}-{name}.token"
 
 
-def _ready_condition(node: Object) -> Object:
-    conditions = node.get("status", {}).get("conditions", [])
-    return next((item for item in conditions if item["type"] == "Ready"), {})
-
-
 def _is_ready(node: Object) -> bool:
-    return _ready_condition(node).get("status") == "True"
+    conditions = node.get("status", {}).get("conditions", [])
+    return any(item["type"] == "Ready" and item["status"] == "True" for item in conditions)
 
 
-def _heartbeat(node: Object) -> str:
-    return str(_ready_condition(node).get("lastHeartbeatTime", ""))
+def _renewed(lease: Object) -> str:
+    return str(lease["spec"]["renewTime"])

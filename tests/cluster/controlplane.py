@@ -105,6 +105,8 @@ class ControlPlane:
     def _controller_manager_flags(self) -> list[str]:
         return [
             *self._client_flags("kube-controller-manager"),
+            "--kube-api-qps=200",  # its default makes it start for several seconds
+            "--kube-api-burst=400",
             "--use-service-account-credentials",
             f"--service-account-private-key-file={self._authority.folder}/tokens.key",
             f"--root-ca-file={self._authority.certificate}",

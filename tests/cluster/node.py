@@ -67,8 +67,9 @@ class Node:
         network = {"cniVersion": "1.0.0", "name": "cluster", "plugins": plugins}
         (STATE / "cni" / "10-cluster.conflist").write_text(json.dumps(network))
         libraries = self._settings.package("libseccomp2") / "usr" / "lib" / "x86_64-linux-gnu"
+        runc = self._settings.package("runc") / "usr" / "sbin"
         env = {
-            "PATH": f"{programs}:{os.environ['PATH']}",  # where it looks for its shim
+            "PATH": f"{programs}:{runc}:{os.environ['PATH']}",  # where it looks for shim and runc
             "LD_LIBRARY_PATH": os.fspath(libraries),  # for runc
         }
         argv = [self._settings.program("containerd"), f"--config={config}"]
@@ -77,7 +78,6 @@ class Node:
     def _containerd_config(self) -> str:
         cdi = ", ".join(f'"{folder}"' for folder in CDI_FOLDERS)
         cni = self._settings.package("containernetworking-plugins") / "usr" / "lib" / "cni"
-        runc = self._settings.package("runc") / "usr" / "sbin" / "runc"
         return f"""
 version = 3
 root = "{STATE}/containerd/root"
@@ -102,8 +102,6 @@ state = "{STATE}/containerd/state"
     conf_dir = "{STATE}/cni"
   [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
     runtime_type = "io.containerd.runc.v2"
-    [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.options]
-      BinaryName = "{runc}"
 """
 
     def _kubelet(self) -> HostProcess:

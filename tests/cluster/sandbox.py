@@ -86,8 +86,9 @@ def _control_groups() -> Iterator[str]:
     """Make control groups, with a record of them that says by its lock that their run lives."""
     name = _PREFIX + secrets.token_hex(4)
     path = _records() / f"{name}.json"
-    with path.open("x") as record:
-        with locked("runs"):
+    with contextlib.ExitStack() as stack:
+        with locked("runs"):  # no sweeper sees the record before it is locked and whole
+            record = stack.enter_context(path.open("x"))
             fcntl.flock(record, fcntl.LOCK_EX)
             groups = [str(hierarchy.group(name)) for hierarchy in cgroups.hierarchies()]
             json.dump(groups, record)

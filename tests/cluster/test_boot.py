@@ -1,6 +1,8 @@
 """The cluster itself: it boots, runs Pods, and its scheduler allocates claims without a driver."""
 
+import json
 import time
+from pathlib import Path
 
 import pytest
 
@@ -127,6 +129,19 @@ def test_the_audit_log_names_who_wrote_what(cluster: Cluster, namespace: Namespa
         and event["objectRef"].get("subresource") == "binding"
     ]
     assert writes == [("system:kube-scheduler", "create")]
+
+
+def test_cdi_specs_are_checked_by_the_projects_own_library(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    device = {"name": "one", "containerEdits": {"env": ["A=b"]}}
+    spec = {"cdiVersion": "0.5.0", "kind": "example.com/thing", "devices": [device]}
+    good, bad = tmp_path / "good.json", tmp_path / "bad.json"
+    good.write_text(json.dumps(spec))
+    cluster.validate_cdi(good)
+    bad.write_text(json.dumps({**spec, "devices": []}))
+    with pytest.raises(HarnessError, match=r"bad\.json: invalid CDI Spec: .*no devices"):
+        cluster.validate_cdi(good, bad)
 
 
 def _device_class(driver: str) -> Object:
