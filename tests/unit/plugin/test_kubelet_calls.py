@@ -1,0 +1,134 @@
+"""Registration, Prepare and Unprepare over real sockets, seen by the kubelet stand-in."""
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from dra_driver.model import PreparedClaim, PreparedDevice
+from dra_driver.model.errors import ApiUnavailable
+from dra_driver.simulator.kubelet import Kubelet
+from dra_driver.simulator.kubelet_plugin import CallFailed, PluginConnection, introduce
+from tests.support.kubelet import DRIVER, PluginSide, claim, eventually, prepared
+
+
+def test_the_kubelet_finds_and_registers_the_plugin(side: PluginSide, kubelet: Kubelet) -> None:
+    side.build().start()
+    plugin = kubelet.wait_registered(DRIVER, 10)
+    assert plugin.introduction.kind == "DRAPlugin"
+    assert plugin.introduction.endpoint == side.folder / "plugins/gpu.nvidia.com/dra.sock"
+    assert plugin.introduction.versions == (
+        "v1.DRAPlugin",
+        "v1.DRAResourceHealth",
+        "v1alpha1.DRAResourceHealth",
+    )
+    assert side.registered.wait(10)
+    assert b"gpu_dra_driver_registered 1.0" in side.metrics.exposition()
+
+
+def test_an_answer_carries_every_field(side: PluginSide, kubelet: Kubelet) -> None:
+    ids = ("k8s.gpu.nvidia.com/claim=a", "k8s.gpu.nvidia.com/driver=common")
+    first, second = claim(1), claim(2)
+    side.engine.answers = {
+        first.uid: PreparedClaim(
+            first, (PreparedDevice("gpus", "node-a", "gpu-3", "GPU-3", ids, share_id="s-1"),)
+        ),
+        second.uid: PreparedClaim(second, ()),
+    }
+    side.build().start()
+    kubelet.wait_registered(DRIVER, 10)
+    answer = kubelet.prepare(DRIVER, [first, second])
+    (device,) = answer[first.uid]
+    assert (device.requests, device.pool, device.name) == (("gpus",), "node-a", "gpu-3")
+    assert (device.cdi_ids, device.share_id) == (ids, "s-1")
+    assert answer[second.uid] == ()
+    assert side.engine.asked == [("prepare", (first, second))]
+
+
+def test_an_error_has_its_reason_word_and_one_line(side: PluginSide, kubelet: Kubelet) -> None:
+    side.engine.answers = {claim(1).uid: ApiUnavailable("no answer\nfrom the API server")}
+    side.engine.unprepared = {claim(1).uid: ApiUnavailable("not now")}
+    side.build().start()
+    kubelet.wait_registered(DRIVER, 10)
+    with pytest.raises(CallFailed, match=r"claim-1: ApiUnavailable: no answer from the API"):
+        kubelet.prepare(DRIVER, [claim(1)])
+    with pytest.raises(CallFailed, match=r"claim-1: ApiUnavailable: not now$"):
+        kubelet.unprepare(DRIVER, [claim(1)])
+    text = side.metrics.exposition().decode()
+    assert 'nvidia_dra_requests_total{operation="prepare",result="error"} 1.0' in text
+    assert 'nvidia_dra_requests_total{operation="unprepare",result="error"} 1.0' in text
+    assert 'nvidia_dra_requests_inflight{operation="prepare"} 0.0' in text
+
+
+def test_a_claim_that_the_engine_forgets_is_answered_too(
+    side: PluginSide, kubelet: Kubelet
+) -> None:
+    side.engine.answers = {claim(1).uid: prepared(claim(1)), "other": prepared(claim(3))}
+    side.build().start()
+    kubelet.wait_registered(DRIVER, 10)
+    with pytest.raises(CallFailed, match="claim-2: Bug: the engine gave no answer"):
+        kubelet.prepare(DRIVER, [claim(1), claim(2)])
+
+
+def test_an_engine_that_raises_is_explained(
+    side: PluginSide, kubelet: Kubelet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise KeyError("nobody")
+
+    monkeypatch.setattr(side.engine, "prepare", fail)
+    side.build().start()
+    kubelet.wait_registered(DRIVER, 10)
+    with pytest.raises(CallFailed, match="claim-1: Bug: KeyError: 'nobody'"):
+        kubelet.prepare(DRIVER, [claim(1)])
+
+
+def test_a_call_that_the_kubelet_gave_up_is_cancelled(side: PluginSide, kubelet: Kubelet) -> None:
+    side.engine.hang = True
+    side.build().start()
+    kubelet.wait_registered(DRIVER, 10)
+    with pytest.raises(CallFailed, match="DEADLINE_EXCEEDED"):
+        kubelet.prepare(DRIVER, [claim(1)], timeout=0.2)
+    assert side.engine.cancelled.wait(10)
+
+
+def test_prepares_that_hang_hold_up_nothing_else(side: PluginSide, kubelet: Kubelet) -> None:
+    """As many hanging Prepares as there are threads: all else answers, registration in a second."""
+    side.engine.hang = True
+    services = side.build()
+    services.start()
+    plugin = kubelet.wait_registered(DRIVER, 10)
+    with ThreadPoolExecutor(70) as callers:
+        calls = [callers.submit(kubelet.prepare, DRIVER, [claim(n)]) for n in range(70)]
+        eventually(lambda: len(side.engine.asked) >= 64, "all threads hang")
+        kubelet.unprepare(DRIVER, [claim(1)], timeout=10)
+        received = plugin.health.received
+        services.health_changed()
+        eventually(lambda: plugin.health.received > received, "a health report")
+        assert services.checks().alive() == []
+        kubelet.restart()
+        kubelet.wait_registered(DRIVER, 10)
+        print(f"GetInfo took {kubelet.history[-1].seconds:.4f} s")
+        assert kubelet.history[-1].what == "registered"
+        side.engine.release.set()
+        for call in calls:
+            call.exception(10)  # ended with the kubelet, or answered: it did not hang
+
+
+def test_stop_lets_calls_finish_but_not_for_ever(side: PluginSide) -> None:
+    side.engine.hang = True
+    services = side.build()
+    services.start()
+    connection = PluginConnection(introduce(side.settings().registration_socket), minor=37)
+    with ThreadPoolExecutor(1) as caller:
+        call = caller.submit(connection.prepare, [claim(1)], 45)
+        eventually(lambda: side.engine.asked, "the call is there")
+        begin = time.monotonic()
+        idle = services.leave(1.0)
+        assert not side.settings().registration_socket.exists()
+        assert idle.wait(30)
+        assert time.monotonic() - begin >= 1.0
+        with pytest.raises(CallFailed):
+            call.result(30)
+        side.engine.release.set()
+    connection.close()
