@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from tests.cluster import linux
+
 _STARTED = time.monotonic()
 _HEARTBEAT_SECONDS = 30.0
 _TAIL_CHARACTERS = 3000
@@ -93,6 +95,7 @@ def run(
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
+            preexec_fn=linux.be_killed_with_parent,  # noqa: PLW1509 - the harness has one thread
         ) as child:
             while True:
                 try:

@@ -49,12 +49,17 @@ def set_host_name(name: str) -> None:
     _check(_libc.sethostname(encoded, ctypes.c_size_t(len(encoded))), "sethostname")
 
 
+def be_killed_with_parent() -> None:
+    """Have the kernel kill this process when the thread that forked it ends from now on."""
+    _check(_libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "prctl")
+
+
 def die_with_parent(parent: int) -> None:
-    """Have the kernel kill this process when its parent ends.
+    """Have the kernel kill this process when its parent ends, or has ended already.
 
     `parent` is a file descriptor of the parent process, opened before the fork.
     """
-    _check(_libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "prctl")
+    be_killed_with_parent()
     if select.select([parent], [], [], 0)[0]:  # it ended before the call
         os._exit(1)
 

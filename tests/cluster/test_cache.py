@@ -1,7 +1,10 @@
 """The cache: complete or absent, made once, never twice at the same time; needs no cluster."""
 
+import os
+import select
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -66,6 +69,21 @@ def test_a_killed_maker_leaves_nothing_that_counts(own_cache: Path) -> None:
     assert not (own_cache / "thing").exists()
     artifact("thing", "key", lambda into: (into / "whole").touch())
     assert sorted(path.name for path in own_cache.iterdir()) == ["locks", "thing"]
+
+
+def test_what_a_killed_maker_runs_ends_with_it() -> None:
+    code = "from tests.cluster import cache; cache.run(['sleep', '1000'], what='it')"
+    maker = subprocess.Popen([sys.executable, "-c", code], cwd=_CHECKOUT)
+    children = Path(f"/proc/{maker.pid}/task/{maker.pid}/children")
+    deadline = time.monotonic() + 60
+    while not (found := children.read_text().split()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    child = os.pidfd_open(int(found[0]))
+    maker.kill()
+    maker.wait()
+    assert select.select([child], [], [], 60)[0] == [child]
+    os.close(child)
 
 
 def test_two_makers_make_it_once() -> None:
