@@ -333,7 +333,7 @@ def reboot(root: Path) -> None:
 @simulate.command()
 @_root
 @_gpu
-@click.option("--minor", "number", type=click.IntRange(0, 254), required=True, help="New minor.")
+@click.option("--minor", "number", type=click.IntRange(0, 253), required=True, help="New minor.")
 def minor(root: Path, gpu_text: str, number: int) -> None:
     """Give a GPU another device minor; one that has it gets the old one."""
     with Node(root) as node:

@@ -105,11 +105,14 @@ class Node:
 
         """
         with self._changing():
-            taken = [(gpu.domain, gpu.bus) for gpu in self._gpus()]
+            gpus = self._gpus()
             chosen = models.model(model)
+            taken = [(gpu.domain, gpu.bus) for gpu in gpus]
             new = identity(chosen, seed or str(uuid.uuid4()), taken)
             self.state.add_model(chosen)
             self.state.add_gpu(new)
+            if chosen.abilities & models.MIG and not any(gpu.mig for gpu in gpus):
+                self._device_nodes().restore_capabilities()
         return self.state.find_gpu(new.uuid)
 
     def remove_gpu(self, gpu: int) -> None:
