@@ -40,6 +40,7 @@ class GpuModel:
 
     key: str
     name: str
+    vbios: str
     memory_bytes: int
     reserved_bytes: int
     architecture: int
@@ -123,62 +124,62 @@ _GB200 = seven_slice_profiles(
 
 _MODELS = (
     GpuModel(
-        "a100-40gb", "NVIDIA A100-SXM4-40GB", 40960 * MIB, 580 * MIB, AMPERE, 8, 0,
-        0x20B010DE, 0x134F10DE, _AMPERE_MODULE, ADDRESSING_HMM,
+        "a100-40gb", "NVIDIA A100-SXM4-40GB", "92.00.45.00.03",
+        40960 * MIB, 580 * MIB, AMPERE, 8, 0, 0x20B010DE, 0x134F10DE, _AMPERE_MODULE, ADDRESSING_HMM,
         multiprocessors=108, copy_engines=7, decoders=5, encoders=0, jpegs=1, ofas=1,
         compute_slices=7, gi=_A100_40GB,
     ),
     GpuModel(
-        "a100-80gb", "NVIDIA A100-SXM4-80GB", 81920 * MIB, 601 * MIB, AMPERE, 8, 0,
-        0x20B210DE, 0x146310DE, _AMPERE_MODULE, ADDRESSING_HMM,
+        "a100-80gb", "NVIDIA A100-SXM4-80GB", "92.00.A0.00.05",
+        81920 * MIB, 601 * MIB, AMPERE, 8, 0, 0x20B210DE, 0x146310DE, _AMPERE_MODULE, ADDRESSING_HMM,
         multiprocessors=108, copy_engines=7, decoders=5, encoders=0, jpegs=1, ofas=1,
         compute_slices=7, gi=_A100_80GB,
     ),
     GpuModel(
-        "h100-80gb", "NVIDIA H100 80GB HBM3", 81559 * MIB, 551 * MIB, HOPPER, 9, 0,
-        0x233010DE, 0x16C110DE, _HOPPER_MODULE, ADDRESSING_HMM,
+        "h100-80gb", "NVIDIA H100 80GB HBM3", "96.00.99.00.01",
+        81559 * MIB, 551 * MIB, HOPPER, 9, 0, 0x233010DE, 0x16C110DE, _HOPPER_MODULE, ADDRESSING_HMM,
         multiprocessors=132, copy_engines=8, decoders=7, encoders=0, jpegs=7, ofas=1,
         compute_slices=7, gi=_H100_80GB,
     ),
     GpuModel(
-        "h200", "NVIDIA H200", 143771 * MIB, 599 * MIB, HOPPER, 9, 0,
-        0x233510DE, 0x18BE10DE, _HOPPER_MODULE, ADDRESSING_HMM,
+        "h200", "NVIDIA H200", "96.00.BC.00.02",
+        143771 * MIB, 599 * MIB, HOPPER, 9, 0, 0x233510DE, 0x18BE10DE, _HOPPER_MODULE, ADDRESSING_HMM,
         multiprocessors=132, copy_engines=8, decoders=7, encoders=0, jpegs=7, ofas=1,
         compute_slices=7, gi=_H200,
     ),
     GpuModel(
-        "b200", "NVIDIA B200", 183359 * MIB, 710 * MIB, BLACKWELL, 10, 0,
-        0x290110DE, 0x199910DE, _HOPPER_MODULE, ADDRESSING_HMM,
+        "b200", "NVIDIA B200", "97.00.88.00.0F",
+        183359 * MIB, 710 * MIB, BLACKWELL, 10, 0, 0x290110DE, 0x199910DE, _HOPPER_MODULE, ADDRESSING_HMM,
         multiprocessors=148, copy_engines=16, decoders=7, encoders=0, jpegs=7, ofas=1,
         compute_slices=7, gi=_B200,
     ),
     GpuModel(
-        "gb200", "NVIDIA GB200", 189471 * MIB, 792 * MIB, BLACKWELL, 10, 0,
-        0x294110DE, 0x204610DE, _HOPPER_MODULE, ADDRESSING_ATS,
+        "gb200", "NVIDIA GB200", "97.00.9E.00.14",
+        189471 * MIB, 792 * MIB, BLACKWELL, 10, 0, 0x294110DE, 0x204610DE, _HOPPER_MODULE, ADDRESSING_ATS,
         multiprocessors=152, copy_engines=16, decoders=7, encoders=0, jpegs=7, ofas=1,
         compute_slices=7, gi=_GB200,
     ),
     GpuModel(
-        "l40s", "NVIDIA L40S", 46068 * MIB, 612 * MIB, ADA, 8, 9,
-        0x26B910DE, 0x185110DE, _DATA_CENTRE | ROW_REMAP, ADDRESSING_HMM,
+        "l40s", "NVIDIA L40S", "95.02.66.00.02",
+        46068 * MIB, 612 * MIB, ADA, 8, 9, 0x26B910DE, 0x185110DE, _DATA_CENTRE | ROW_REMAP, ADDRESSING_HMM,
         multiprocessors=142, copy_engines=4, decoders=3, encoders=3, jpegs=4, ofas=1,
     ),
     GpuModel(
-        "t4", "Tesla T4", 15360 * MIB, 447 * MIB, TURING, 7, 5,
-        0x1EB810DE, 0x12A210DE, _DATA_CENTRE, ADDRESSING_NONE,
+        "t4", "Tesla T4", "90.04.38.00.03",
+        15360 * MIB, 447 * MIB, TURING, 7, 5, 0x1EB810DE, 0x12A210DE, _DATA_CENTRE, ADDRESSING_NONE,
         multiprocessors=40, copy_engines=3, decoders=2, encoders=1, jpegs=0, ofas=0,
     ),
     # Pascal: no time-slices (Volta and later), no addressing mode (Turing and later).
     GpuModel(
-        "p4", "Tesla P4", 7680 * MIB, 86 * MIB, PASCAL, 6, 1,
-        0x1BB310DE, 0x11D810DE, MEMORY_INFO | ECC, ADDRESSING_NOT_SUPPORTED,
+        "p4", "Tesla P4", "86.04.8C.00.10",
+        7680 * MIB, 86 * MIB, PASCAL, 6, 1, 0x1BB310DE, 0x11D810DE, MEMORY_INFO | ECC, ADDRESSING_NOT_SUPPORTED,
         multiprocessors=20, copy_engines=2, decoders=1, encoders=1, jpegs=0, ofas=0,
         brand=BRAND_TESLA,
     ),
     # One memory for CPU and GPU: NVML has no memory figures for it.
     GpuModel(
-        "gb10", "NVIDIA GB10", 0, 0, BLACKWELL, 12, 1,
-        0x2E1210DE, 0x000010DE, TIME_SLICE, ADDRESSING_ATS,
+        "gb10", "NVIDIA GB10", "9A.0B.12.00.15",
+        0, 0, BLACKWELL, 12, 1, 0x2E1210DE, 0x000010DE, TIME_SLICE, ADDRESSING_ATS,
         multiprocessors=48, copy_engines=2, decoders=1, encoders=1, jpegs=1, ofas=1,
     ),
 )  # fmt: skip

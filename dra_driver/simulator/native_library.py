@@ -88,6 +88,7 @@ class _Model(ctypes.Structure):
     _fields_ = (
         ("key", c_char * _NAME),
         ("name", c_char * _NAME),
+        ("vbios", c_char * 32),
         ("memory_bytes", c_uint64),
         ("reserved_bytes", c_uint64),
         ("brand", c_uint32),

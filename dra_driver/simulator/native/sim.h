@@ -34,7 +34,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* Real libraries export both the versioned names and the first versions without a suffix. */
+#ifndef NVML_NO_UNVERSIONED_FUNC_DEFS
+#define NVML_NO_UNVERSIONED_FUNC_DEFS
+#endif
+#pragma GCC visibility push(default)
 #include <nvml.h>
+#pragma GCC visibility pop
 
 #define SIM_API __attribute__((visibility("default")))
 
@@ -93,6 +99,7 @@ typedef struct {
 typedef struct {
     char key[SIM_NAME]; /* h100-80gb */
     char name[SIM_NAME];
+    char vbios[32];
     uint64_t memory_bytes;
     uint64_t reserved_bytes;
     uint32_t brand;        /* nvmlBrandType_t */
