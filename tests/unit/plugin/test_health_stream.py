@@ -1,6 +1,5 @@
 """Health streams: complete, at once, after each change, repeated, and ended in time."""
 
-import time
 from pathlib import Path
 
 import pytest
@@ -107,9 +106,7 @@ def test_streams_end_promptly_at_stop_and_give_their_threads_back(side: PluginSi
     connections = [connect(side, 37) for _ in range(8)]
     for connection in connections:
         first_report(connection)
-    begin = time.monotonic()
-    assert services.leave(30).wait(30)
-    assert time.monotonic() - begin < 10
+    assert services.leave(600).wait(60), "streams were not ended, only cut off after the grace"
     for connection in connections:
         connection.close()
 
