@@ -1,0 +1,147 @@
+"""Writing and removing CDI files: the last step of Prepare and the first of Unprepare."""
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from dra_driver.cdi.device_nodes import DeviceNode, DeviceNodes
+from dra_driver.cdi.driver_files import DriverFiles, HostFile
+from dra_driver.cdi.driver_root import DriverRoot
+from dra_driver.cdi.hook import Hook
+from dra_driver.cdi.names import COMMON, CdiDevice, Names
+from dra_driver.config import Settings
+from dra_driver.host import (
+    ensure_folder,
+    list_folder,
+    read_file,
+    remove_file,
+    sweep_unfinished,
+    write_atomically,
+)
+from dra_driver.model.errors import Bug
+
+_CDI_VERSION: Final = "0.6.0"  # all we use came by 0.5.0; every runtime that has DRA reads 0.6.0
+# CUDA images say `all`, which the nvidia runtime would obey in a container that has a claim.
+_ENVIRONMENT: Final = ("NVIDIA_VISIBLE_DEVICES=void",)
+_FILE_OPTIONS: Final = ("ro", "nosuid", "nodev", "rbind", "rprivate")
+_SOCKET_OPTIONS: Final = ("nosuid", "nodev", "noexec", "rbind", "rprivate")
+_DEVICE_ACCESS: Final = "rw"  # without `m`: containers make no nodes of their own
+_CAPABILITY_MODE: Final = 0o444  # as nvidia-modprobe makes them
+
+
+class ClaimSpecs:
+    """The CDI files of this driver: one per claim, and one for what all GPUs share.
+
+    Everything is looked up when a claim is prepared, and files are written only when their content
+    changes. Safe to call from several threads.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        """Keep where things are; nothing is read or written yet."""
+        self._root = settings.cdi_root
+        self._names = Names(settings.driver_name)
+        self._nodes = DeviceNodes(settings)
+        self._driver = DriverRoot(settings.driver_root, settings.container_driver_root)
+        self._hook = Hook(settings)
+
+    def ids(self, claim_uid: str, device: CdiDevice) -> tuple[str, ...]:
+        """CDI ids of a claim's device: its own, then the common one."""
+        return self._names.claim_id(claim_uid, device), self._names.common_id
+
+    def apply(self, claim_uid: str, devices: Sequence[CdiDevice]) -> None:
+        """Write the claim's file, and the common one when it is missing or out of date.
+
+        Raises DriverFilesMissing before anything is written, StorageFailed with the path.
+        """
+        claim = self._claim(claim_uid, devices)
+        common = self._common()
+        self._hook.ensure()
+        ensure_folder(self._root)
+        self._write(self._names.common_file, common)
+        self._write(self._names.claim_file(claim_uid), claim)
+
+    def undo(self, claim_uid: str) -> None:
+        """Remove the claim's file; needs nothing else. Raises StorageFailed with the path."""
+        remove_file(self._root / self._names.claim_file(claim_uid))
+
+    def undo_common(self) -> None:
+        """Remove the common file, when no claim is left. Raises StorageFailed with the path."""
+        remove_file(self._root / self._names.common_file)
+
+    def claim_uids(self) -> set[str]:
+        """UIDs of the claims that have a file here; files of others don't count."""
+        names = (path.name for path in list_folder(self._root, ".json"))
+        return {uid for name in names if (uid := self._names.claim_uid(name)) is not None}
+
+    def install_hook(self) -> None:
+        """Put our hook in its place on the host and remove what killed writers left.
+
+        Raises StorageFailed with the path.
+        """
+        self._hook.install()
+        sweep_unfinished(self._root, self._names.prefix)
+
+    def _claim(self, claim_uid: str, devices: Sequence[CdiDevice]) -> bytes:
+        # One request with admin access and one without may have led to the same device.
+        by_name = {self._names.device_name(claim_uid, device): device for device in devices}
+        if not by_name:
+            raise Bug(f"claim {claim_uid} has no device to write a CDI file for")
+        entries = [
+            _device(name, deviceNodes=_device_nodes(self._nodes.of(device)))
+            for name, device in by_name.items()
+        ]
+        return _document(self._names.claim_kind, entries)
+
+    def _common(self) -> bytes:
+        files = self._driver.current()
+        entry = _device(
+            COMMON,
+            env=list(_ENVIRONMENT),
+            deviceNodes=_device_nodes(self._nodes.common()),
+            mounts=_mounts(files),
+            hooks=self._hook.calls(files),
+        )
+        return _document(self._names.common_kind, [entry])
+
+    def _write(self, name: str, content: bytes) -> None:
+        path = self._root / name
+        if read_file(path) != content:
+            write_atomically(path, content)
+
+
+def _document(kind: str, devices: list[dict[str, Any]]) -> bytes:
+    document = {"cdiVersion": _CDI_VERSION, "kind": kind, "devices": devices}
+    return (json.dumps(document, indent=2) + "\n").encode()
+
+
+def _device(name: str, **edits: list[Any]) -> dict[str, Any]:
+    return {"name": name, "containerEdits": edits}
+
+
+def _device_nodes(nodes: Iterable[DeviceNode]) -> list[dict[str, Any]]:
+    return [_device_node(node) for node in nodes]
+
+
+def _device_node(node: DeviceNode) -> dict[str, Any]:
+    entry: dict[str, Any] = {"path": node.path, "permissions": _DEVICE_ACCESS}
+    if node.host_path != node.path:
+        entry["hostPath"] = node.host_path
+    if node.major is not None:
+        entry |= {"type": "c", "major": node.major, "minor": node.minor}
+        entry["fileMode"] = _CAPABILITY_MODE
+    return entry
+
+
+def _mounts(files: DriverFiles) -> list[dict[str, Any]]:
+    return [
+        *(_mount(file, _FILE_OPTIONS) for file in (*files.libraries, *files.others)),
+        *(_mount(socket, _SOCKET_OPTIONS) for socket in files.sockets),
+    ]
+
+
+def _mount(file: HostFile, options: tuple[str, ...]) -> dict[str, Any]:
+    return {
+        "hostPath": file.host_path,
+        "containerPath": file.container_path,
+        "options": list(options),
+    }
