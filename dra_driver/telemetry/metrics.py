@@ -109,6 +109,13 @@ CATALOGUE: Final[tuple[Metric, ...]] = (
         ("verb", "result"),
     ),
     Metric(
+        "gpu_dra_driver_left_out",
+        "gauge",
+        "Devices and values of devices that are not published, by reason.",
+        ("reason",),
+        tuple({"reason": reason} for reason in ("invalid", "refused", "unhealthy")),
+    ),
+    Metric(
         "gpu_dra_driver_registered",
         "gauge",
         "1 after the kubelet has accepted this plugin, else 0.",

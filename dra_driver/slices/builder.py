@@ -1,0 +1,126 @@
+"""From a snapshot of the hardware to the ResourceSlices that should exist: pure, no I/O."""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from dra_driver.config import Settings
+from dra_driver.model import Inventory
+from dra_driver.slices.abilities import ServerAbilities
+from dra_driver.slices.devices import Entry, LeftOut, Why, device_entry
+from dra_driver.slices.rules import MAX_DEVICES
+
+JsonObject = dict[str, Any]
+
+_LONGEST_NAME: Final = 253
+_HASH: Final = 8  # hex digits
+
+
+@dataclass(frozen=True, slots=True)
+class SlicePlan:
+    """One slice that should exist: its name, and its spec without generation and count."""
+
+    name: str
+    spec: JsonObject
+
+    @property
+    def devices(self) -> list[JsonObject]:
+        """Entries of `spec.devices`."""
+        devices: list[JsonObject] = self.spec["devices"]
+        return devices
+
+
+@dataclass(frozen=True, slots=True)
+class PoolPlan:
+    """All slices of this node's pool, never none, and what they leave out."""
+
+    slices: tuple[SlicePlan, ...]
+    left_out: tuple[LeftOut, ...] = ()
+
+    def objects(self, generation: int = 1, node_uid: str = "") -> list[JsonObject]:
+        """Complete ResourceSlice objects, as they are sent to the API server."""
+        return [slice_object(plan, generation, len(self.slices), node_uid) for plan in self.slices]
+
+
+def build_slices(
+    inventory: Inventory,
+    settings: Settings,
+    abilities: ServerAbilities,
+    refused: Mapping[str, tuple[JsonObject, str]] | None = None,
+) -> PoolPlan:
+    """Lay the devices of a snapshot out in slices of at most 64, in their stable order.
+
+    A device that the API server would refuse is left out alone. `refused` names devices that it
+    did refuse, each with the entry that was sent and its words; one whose entry has changed since
+    is tried again. No device at all makes one empty slice: the driver is here and has nothing.
+    """
+    devices: list[JsonObject] = []
+    left_out: list[LeftOut] = []
+    taken: set[str] = set()
+    for device in inventory.devices():
+        entry = device_entry(device, inventory, settings.driver_name, taints=abilities.taints)
+        entry = _unless_refused(entry, refused or {})
+        left_out += entry.left_out
+        if entry.device is None:
+            continue
+        if device.name in taken:
+            told = "another device has the same name"
+            left_out.append(LeftOut(device.name, "", Why.INVALID, told))
+            continue
+        taken.add(device.name)
+        devices.append(entry.device)
+    parts = [devices[i : i + MAX_DEVICES] for i in range(0, len(devices), MAX_DEVICES)] or [[]]
+    plans = (_slice(index, part, settings) for index, part in enumerate(parts))
+    return PoolPlan(tuple(plans), tuple(left_out))
+
+
+def slice_object(plan: SlicePlan, generation: int, count: int, node_uid: str) -> JsonObject:
+    """Complete ResourceSlice; with a UID it is owned by the Node and goes when the Node goes."""
+    metadata: JsonObject = {"name": plan.name}
+    if node_uid:
+        metadata["ownerReferences"] = [owner_reference(plan.spec["nodeName"], node_uid)]
+    pool = {**plan.spec["pool"], "generation": generation, "resourceSliceCount": count}
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceSlice",
+        "metadata": metadata,
+        "spec": {**plan.spec, "pool": pool},
+    }
+
+
+def owner_reference(node: str, uid: str) -> JsonObject:
+    """Entry of `ownerReferences` for a Node."""
+    return {"apiVersion": "v1", "kind": "Node", "name": node, "uid": uid, "controller": True}
+
+
+def slice_name(index: int, settings: Settings) -> str:
+    """Name of the n-th slice: sorts by index, as allocation does, and is the same at each start.
+
+    A fixed name makes a create that is sent twice harmless. The digits at the end tell apart what
+    the readable part does not: other drivers, nodes and pools.
+    """
+    identity = f"{settings.driver_name} {settings.node_name} {settings.pool}"
+    digest = hashlib.sha256(identity.encode()).hexdigest()[:_HASH]
+    readable = f"{index:05x}-{settings.driver_name}-{settings.node_name}".lower()
+    return f"{readable[: _LONGEST_NAME - _HASH - 1].rstrip('-.')}-{digest}"
+
+
+def _slice(index: int, devices: list[JsonObject], settings: Settings) -> SlicePlan:
+    spec: JsonObject = {
+        "driver": settings.driver_name,
+        "nodeName": settings.node_name,
+        "pool": {"name": settings.pool},
+        "devices": devices,
+    }
+    return SlicePlan(slice_name(index, settings), spec)
+
+
+def _unless_refused(entry: Entry, refused: Mapping[str, tuple[JsonObject, str]]) -> Entry:
+    if entry.device is None or entry.device["name"] not in refused:
+        return entry
+    sent, words = refused[entry.device["name"]]
+    if sent != entry.device:
+        return entry
+    name = entry.device["name"]
+    return Entry(None, (*entry.left_out, LeftOut(name, "", Why.REFUSED, words)))

@@ -1,0 +1,183 @@
+"""One pass of the reconciler: learn what the server can, compare, write, confirm."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from dra_driver.config import Settings
+from dra_driver.kube import Conflict, JsonObject, KubeClient, NotFound, Refused
+from dra_driver.model import Inventory, TryAgain
+from dra_driver.slices.abilities import (
+    ServerAbilities,
+    abilities_from,
+    probe_slice,
+    without_dropped,
+)
+from dra_driver.slices.builder import PoolPlan, build_slices
+from dra_driver.slices.compare import same_spec
+from dra_driver.slices.devices import LeftOut
+from dra_driver.slices.mirror import SliceMirror
+from dra_driver.slices.refusals import refused_devices
+from dra_driver.slices.writes import Accepted, Writes, plan_writes
+from dra_driver.telemetry import Metrics, logger
+
+log = logger(__name__)
+
+_ROUNDS: Final = 8  # one writes, one confirms, the others are for devices that are refused
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a pass that succeeded did."""
+
+    writes: int
+    left_out: tuple[LeftOut, ...]
+    abilities: ServerAbilities
+
+
+class Reconciler:
+    """Brings the API server to what a snapshot asks for; used by one thread."""
+
+    def __init__(
+        self, kube: KubeClient, settings: Settings, mirror: SliceMirror, metrics: Metrics
+    ) -> None:
+        """Keep the parts; nothing is sent yet."""
+        self._kube = kube
+        self._settings = settings
+        self._mirror = mirror
+        self._metrics = metrics
+        self._abilities = ServerAbilities()
+        self._epoch = 0  # list of the mirror for which the abilities hold
+        self._floor = 0  # highest generation ever used
+        self._refused: dict[str, tuple[JsonObject, str]] = {}
+        self._accepted: dict[str, Accepted] = {}
+        self._written = 0
+
+    def run(self, inventory: Inventory) -> Outcome:
+        """Do what is to be done; raises DriverError when it did not get there."""
+        self._written = 0
+        for _ in range(_ROUNDS):
+            self._learn()
+            plan = build_slices(inventory, self._settings, self._abilities, self._refused)
+            writes = self._plan_writes(plan)
+            if not writes:
+                return Outcome(self._written, plan.left_out, self._abilities)
+            self._carry_out(plan, writes)
+        raise TryAgain("the slices at the API server keep changing while they are written")
+
+    def _learn(self) -> None:
+        """Find out what this server keeps, anew after every list: it may be another one."""
+        epoch = self._mirror.epoch
+        if epoch == 0:
+            raise TryAgain(self._mirror.problem() or "the slices have not been listed yet")
+        if epoch == self._epoch:
+            return
+        settings, version = self._settings, self._kube.server_version()
+        probe = probe_slice(settings.driver_name, settings.node_name, settings.pool, version)
+        try:
+            answer = self._kube.create_slice(probe, dry_run=True)
+        except Refused as error:
+            log.warning("the API server refuses the probe: no optional field is used", err=error)
+            answer = {}
+        abilities = abilities_from(answer, version)
+        if abilities != self._abilities:
+            dropped = " ".join(abilities.dropped()) or "none"
+            log.info("API server", version=".".join(map(str, version)), gates_off=dropped)
+        self._refused.clear()
+        self._accepted.clear()
+        self._abilities = abilities
+        self._epoch = epoch
+
+    def _plan_writes(self, plan: PoolPlan) -> Writes:
+        """Compare; what is created belongs to the Node that exists now."""
+        found = self._mirror.slices()
+        writes = plan_writes(plan, found, "", self._floor, self._accepted)
+        if writes.creates:
+            uid = self._node_uid()
+            writes = plan_writes(plan, found, uid, self._floor, self._accepted)
+        return writes
+
+    def _node_uid(self) -> str:
+        name = self._settings.node_name
+        try:
+            return self._kube.node_uid(name)
+        except NotFound as error:
+            raise NotFound(
+                f"Node {name!r} does not exist yet; slices are published when the kubelet has "
+                "created it"
+            ) from error
+
+    def _carry_out(self, plan: PoolPlan, writes: Writes) -> None:
+        """Delete, update, create, in this order; a refusal ends it, since the plan is void then."""
+        self._floor = max(self._floor, writes.generation)
+        try:
+            for obj in writes.deletes:
+                self._delete(obj)
+            for obj in writes.updates:
+                self._confirm(obj, self._send("update", self._kube.replace_slice, obj))
+            for obj in writes.creates:
+                self._confirm(obj, self._send("create", self._kube.create_slice, obj))
+        except _RefusedSlice as refusal:
+            self._leave_out(plan, refusal)
+        except (Conflict, NotFound):
+            self._mirror.refresh()  # somebody was faster: look again
+            raise
+
+    def _delete(self, obj: JsonObject) -> None:
+        metadata = obj["metadata"]
+        with self._counted("delete"):
+            self._kube.delete_slice(metadata["name"], metadata["uid"], metadata["resourceVersion"])
+        self._mirror.forget(obj)
+
+    def _send(
+        self, verb: str, send: Callable[[JsonObject], JsonObject], obj: JsonObject
+    ) -> JsonObject:
+        try:
+            with self._counted(verb):
+                return send(obj)
+        except Refused as error:
+            raise _RefusedSlice(obj, error) from error
+
+    def _confirm(self, obj: JsonObject, answer: JsonObject) -> None:
+        """Note what the server made of it; what it dropped is not relied on from now on."""
+        self._mirror.put(answer)
+        if same_spec(obj["spec"], answer["spec"]):
+            return
+        left = without_dropped(self._abilities, obj["spec"], answer["spec"])
+        name = obj["metadata"]["name"]
+        if left != self._abilities:
+            self._abilities = left
+            log.warning("fields were dropped", slice=name, gates_off=" ".join(left.dropped()))
+            return
+        self._accepted[name] = Accepted(obj["spec"], answer["spec"])
+        log.warning("the API server stored something else than was sent", slice=name)
+
+    def _leave_out(self, plan: PoolPlan, refusal: "_RefusedSlice") -> None:
+        """Find the devices that were refused; raises the refusal when it is none of them."""
+        words = refused_devices(self._kube, refusal.obj, refusal.error)
+        if not words:
+            raise refusal.error
+        for part in plan.slices:
+            for device in part.devices:
+                if device["name"] in words:
+                    self._refused[device["name"]] = (device, words[device["name"]])
+
+    @contextmanager
+    def _counted(self, verb: str) -> Iterator[None]:
+        result = "error"
+        try:
+            yield
+            result = "ok"
+            self._written += 1
+        finally:
+            self._metrics.count("gpu_dra_driver_publish_writes_total", verb=verb, result=result)
+
+
+class _RefusedSlice(Exception):
+    """Carries a refusal from the write to where the plan is known."""
+
+    def __init__(self, obj: JsonObject, error: Refused) -> None:
+        super().__init__(str(error))
+        self.obj = obj
+        self.error = error

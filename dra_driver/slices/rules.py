@@ -1,0 +1,184 @@
+"""What the API server would refuse in a ResourceSlice, told before it is sent.
+
+Rules of `resource.k8s.io/v1` in releases 1.34 to 1.37, the strictest of them where they differ
+(pkg/apis/resource/validation/validation.go). One bad value would lose the whole slice.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from dra_driver.model import Quantity
+from dra_driver.slices.semver import is_semver
+
+MAX_DEVICES: Final = 64  # 128 for plain devices, but the first taint on one of them halves it
+MAX_VALUES: Final = 32  # attributes and capacities of one device together
+MAX_TAINTS: Final = 4  # 16 from 1.35 on
+_MAX_TEXT: Final = 64  # bytes of a string or version
+_MAX_COUNTERS: Final = 32
+_MAX_COUNTER_SETS: Final = 2  # that one device consumes from
+_MAX_LABEL: Final = 63
+_MAX_SUBDOMAIN: Final = 253
+_MAX_IDENTIFIER: Final = 32
+_LARGEST: Final = 2**63 - 1
+
+_LABEL: Final = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?")
+_SUBDOMAIN: Final = re.compile(
+    r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*"
+)
+_IDENTIFIER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_LABEL_VALUE: Final = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]*[A-Za-z0-9])?")
+_EFFECTS: Final = ("NoSchedule", "NoExecute")  # None only from 1.35 on
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """A field that would be refused, relative to the object that was checked, and why."""
+
+    field: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.message}"
+
+
+def check_attribute(key: str, attribute: Mapping[str, Any]) -> str | None:
+    """Why the API server would refuse an attribute, None when it would not."""
+    if len(attribute) != 1:
+        return "must have exactly one value"
+    kind, value = next(iter(attribute.items()))
+    if kind in ("string", "version"):
+        wrong = _check_text(value)
+        if wrong is None and kind == "version" and not is_semver(value):
+            wrong = f"{value!r} is not a version by semver 2.0.0"
+    elif kind == "int":
+        fits = type(value) is int and -_LARGEST - 1 <= value <= _LARGEST
+        wrong = None if fits else f"{value!r} is not a 64-bit integer"
+    elif kind == "bool":
+        wrong = None if isinstance(value, bool) else f"{value!r} is not true or false"
+    else:
+        wrong = f"{kind!r} is not a kind of value"
+    return _check_key(key) or wrong
+
+
+def check_capacity(key: str, capacity: Mapping[str, Any]) -> str | None:
+    """Why the API server would refuse a capacity, None when it would not."""
+    if (wrong := _check_key(key)) is not None:
+        return wrong
+    return _check_quantity(capacity.get("value"))
+
+
+def check_taint(taint: Mapping[str, Any]) -> str | None:
+    """Why the API server would refuse a taint, None when it would not."""
+    prefix, slash, name = str(taint.get("key", "")).rpartition("/")
+    if slash and not _fits(_SUBDOMAIN, prefix, _MAX_SUBDOMAIN):
+        return f"key: {prefix!r} is not a DNS subdomain"
+    if not _fits(_LABEL_VALUE, name, _MAX_LABEL):
+        return f"key: {name!r} is not a label name"
+    if taint.get("value") and not _fits(_LABEL_VALUE, taint["value"], _MAX_LABEL):
+        return f"value: {taint['value']!r} is not a label value"
+    if taint.get("effect") not in _EFFECTS:
+        return f"effect: {taint.get('effect')!r} is not one of {', '.join(_EFFECTS)}"
+    return None
+
+
+def check_device(device: Mapping[str, Any]) -> Iterator[Violation]:
+    """Yield all that would make the API server refuse the slice because of this device."""
+    if not _fits(_LABEL, device.get("name"), _MAX_LABEL):
+        yield Violation("name", f"{device.get('name')!r} is not a DNS label")
+    attributes, capacity = device.get("attributes", {}), device.get("capacity", {})
+    if len(attributes) + len(capacity) > MAX_VALUES:
+        yield Violation("attributes", f"more than {MAX_VALUES} with the capacities")
+    for key, attribute in attributes.items():
+        if (wrong := check_attribute(key, attribute)) is not None:
+            yield Violation(f"attributes[{key}]", wrong)
+    for key, value in capacity.items():
+        if (wrong := check_capacity(key, value)) is not None:
+            yield Violation(f"capacity[{key}]", wrong)
+        if "requestPolicy" in value and not device.get("allowMultipleAllocations"):
+            yield Violation(f"capacity[{key}].requestPolicy", "needs allowMultipleAllocations")
+    yield from _check_taints(device.get("taints", []))
+    yield from _check_consumption(device.get("consumesCounters", []))
+
+
+def check_spec(spec: Mapping[str, Any]) -> Iterator[Violation]:
+    """Yield all that would make the API server refuse a slice of one node."""
+    if not _fits(_SUBDOMAIN, spec.get("driver"), _MAX_LABEL):
+        yield Violation("driver", f"{spec.get('driver')!r} is not a DNS subdomain of 63 letters")
+    if not _fits(_SUBDOMAIN, spec.get("nodeName"), _MAX_SUBDOMAIN):
+        yield Violation("nodeName", f"{spec.get('nodeName')!r} is not a DNS subdomain")
+    pool = spec.get("pool", {})
+    name = str(pool.get("name", ""))
+    parts = name.split("/")
+    if len(name) > _MAX_SUBDOMAIN or not all(_SUBDOMAIN.fullmatch(part) for part in parts):
+        yield Violation("pool.name", f"{name!r} is not a list of DNS subdomains with slashes")
+    if pool.get("resourceSliceCount", 0) < 1 or pool.get("generation", -1) < 0:
+        yield Violation("pool", "needs a slice count from 1 and a generation from 0")
+    devices = spec.get("devices", [])
+    if len(devices) > MAX_DEVICES:
+        yield Violation("devices", f"more than {MAX_DEVICES}")
+    names = [device.get("name") for device in devices]
+    if len(set(names)) < len(names):
+        yield Violation("devices", "two have the same name")
+    for index, device in enumerate(devices):
+        for wrong in check_device(device):
+            yield Violation(f"devices[{index}].{wrong.field}", wrong.message)
+
+
+def _check_taints(taints: list[Mapping[str, Any]]) -> Iterator[Violation]:
+    if len(taints) > MAX_TAINTS:
+        yield Violation("taints", f"more than {MAX_TAINTS}")
+    for index, taint in enumerate(taints):
+        if (wrong := check_taint(taint)) is not None:
+            yield Violation(f"taints[{index}]", wrong)
+
+
+def _check_consumption(uses: list[Mapping[str, Any]]) -> Iterator[Violation]:
+    sets = [use.get("counterSet") for use in uses]
+    if len(sets) > _MAX_COUNTER_SETS or len(set(sets)) < len(sets):
+        yield Violation("consumesCounters", f"more than {_MAX_COUNTER_SETS}, or one set twice")
+    for index, use in enumerate(uses):
+        path = f"consumesCounters[{index}]"
+        counters = use.get("counters", {})
+        if not _fits(_LABEL, use.get("counterSet"), _MAX_LABEL):
+            yield Violation(f"{path}.counterSet", f"{use.get('counterSet')!r} is not a DNS label")
+        if not 0 < len(counters) <= _MAX_COUNTERS:
+            yield Violation(f"{path}.counters", f"must be 1 to {_MAX_COUNTERS}")
+        for key, counter in counters.items():
+            if not _fits(_LABEL, key, _MAX_LABEL):
+                yield Violation(f"{path}.counters", f"{key!r} is not a DNS label")
+            if (wrong := _check_quantity(counter.get("value"))) is not None:
+                yield Violation(f"{path}.counters[{key}]", wrong)
+
+
+def _check_text(value: object) -> str | None:
+    if not isinstance(value, str) or not value.isprintable():
+        return f"{value!r} is not printable text"
+    if len(value.encode()) > _MAX_TEXT:
+        return f"{value!r} has more than {_MAX_TEXT} bytes"
+    return None
+
+
+def _check_key(key: str) -> str | None:
+    """Why an attribute or capacity can't have this name, None when it can."""
+    domain, slash, name = key.rpartition("/")
+    if slash and not _fits(_SUBDOMAIN, domain, _MAX_LABEL):
+        return f"{domain!r} is not a domain of at most {_MAX_LABEL} letters"
+    if not _fits(_IDENTIFIER, name, _MAX_IDENTIFIER):
+        return f"{name!r} is not a C identifier of at most {_MAX_IDENTIFIER} letters"
+    return None
+
+
+def _check_quantity(value: object) -> str | None:
+    try:
+        amount = Quantity.parse(value) if isinstance(value, str) else None
+    except ValueError:
+        amount = None
+    if amount is None:
+        return f"{value!r} is not a quantity"
+    return None if 0 <= amount.value <= _LARGEST else f"{value!r} does not fit 63 bits"
+
+
+def _fits(pattern: re.Pattern[str], value: object, longest: int) -> bool:
+    return isinstance(value, str) and len(value) <= longest and pattern.fullmatch(value) is not None
