@@ -12,7 +12,13 @@ from dra_driver.model.errors import SettingInvalid
 from dra_driver.model.quantity import Quantity
 from dra_driver.simulator.device_nodes import NodeKind
 from dra_driver.simulator.models import MODELS
-from dra_driver.simulator.native_library import ALL_GPUS, ANY_START, WHOLE_GPU, error_number
+from dra_driver.simulator.native_library import (
+    ALL_GPUS,
+    ANY_START,
+    WHOLE_GPU,
+    SimulatorError,
+    error_number,
+)
 from dra_driver.simulator.node import Node
 from dra_driver.simulator.node_file import (
     DEFAULT_DRIVER_VERSION,
@@ -25,6 +31,7 @@ from dra_driver.simulator.node_file import (
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 _FOLDER: Final = click.Path(file_okay=False, path_type=Path)
+_UNKNOWN_NAME: Final = (2, 13)  # NVML_ERROR_INVALID_ARGUMENT (no such error), FUNCTION_NOT_FOUND
 # nvml.h: nvmlDeviceGpuRecoveryAction_t, in its order
 _RECOVERY_ACTIONS: Final = (
     "none",
@@ -64,11 +71,27 @@ _gpu = click.option(
 def _partition_options(function: _Function) -> _Function:
     """--gi and --ci: one partition of the GPU rather than all of it."""
     for name, what in (("--ci", "Compute instance"), ("--gi", "GPU instance")):
-        option = click.option(
-            name, type=click.IntRange(min=0), default=WHOLE_GPU, help=f"{what} id; default: none."
-        )
+        option = click.option(name, type=click.IntRange(min=0), help=f"{what} id; default: none.")
         function = option(function)
     return function
+
+
+def _instance(wanted: int | None) -> int:
+    return WHOLE_GPU if wanted is None else wanted
+
+
+def _check_profile(node: Node, gpu: int, profile: str) -> None:
+    """Refuse a profile that the GPU's model does not have.
+
+    Raises:
+        SettingInvalid: the message lists those there are.
+
+    """
+    model = MODELS[node.show()["gpus"][gpu]["model"]]
+    names = {entry.name.removeprefix("MIG "): str(entry.id) for entry in model.gi}
+    if profile not in {*names, *names.values()}:
+        there = ", ".join(f"{name} ({number})" for name, number in names.items())
+        raise SettingInvalid(f"--profile {profile}: {model.key} has {there or 'no MIG profiles'}")
 
 
 def _position(node: Node, text: str) -> int:
@@ -84,7 +107,10 @@ def _position(node: Node, text: str) -> int:
             there = f"GPUs 0 to {count - 1}" if count else "no GPU"
             raise SettingInvalid(f"--gpu {text}: the node has {there}")
         return int(text)
-    return node.state.find_gpu(text)
+    try:
+        return node.state.find_gpu(text)
+    except SimulatorError as error:
+        raise SettingInvalid(f"--gpu {text}: {error}") from error
 
 
 @click.group()
@@ -177,8 +203,10 @@ def partition(
 ) -> None:
     """Make a partition by hand, as an administrator would. Prints its GPU instance id."""
     with Node(root) as node:
+        gpu = _position(node, gpu_text)
+        _check_profile(node, gpu, profile)
         gi_id = node.state.partition(
-            _position(node, gpu_text),
+            gpu,
             profile,
             ANY_START if start is None else start,
             compute_instance=not no_compute_instance,
@@ -212,10 +240,15 @@ def fault(
     """
     if error is None and not hang:
         raise click.UsageError("--error or --hang is needed")
-    number = 0 if error is None else error_number(error)
     with Node(root) as node:
         gpu = ALL_GPUS if gpu_text == "all" else _position(node, gpu_text)
-        node.state.fault(gpu, function, number, times=times or 0, hang=hang)
+        try:
+            number = 0 if error is None else error_number(error)
+            node.state.fault(gpu, function, number, times=times or 0, hang=hang)
+        except SimulatorError as refused:
+            if refused.code not in _UNKNOWN_NAME:
+                raise
+            raise SettingInvalid(str(refused)) from refused
 
 
 @simulate.command()
@@ -231,10 +264,10 @@ def clear(root: Path) -> None:
 @_gpu
 @click.option("--xid", "xid_number", type=click.IntRange(1, 999), required=True, help="XID.")
 @_partition_options
-def xid(root: Path, gpu_text: str, xid_number: int, gi: int, ci: int) -> None:
+def xid(root: Path, gpu_text: str, xid_number: int, gi: int | None, ci: int | None) -> None:
     """Raise an XID error event."""
     with Node(root) as node:
-        node.state.xid(_position(node, gpu_text), xid_number, gi, ci)
+        node.state.xid(_position(node, gpu_text), xid_number, _instance(gi), _instance(ci))
 
 
 @simulate.command()
@@ -290,10 +323,13 @@ def remove(root: Path, gpu_text: str) -> None:
 @click.option("--memory", type=_Bytes(), required=True, help="GPU memory such as 4Gi; 0 ends it.")
 @click.option("--sm", type=click.IntRange(0, 100), default=0, help="Utilisation in percent.")
 @_partition_options
-def process(root: Path, gpu_text: str, pid: int, memory: int, sm: int, gi: int, ci: int) -> None:
+def process(
+    root: Path, gpu_text: str, pid: int, memory: int, sm: int, gi: int | None, ci: int | None
+) -> None:
     """Put a process on a GPU or partition."""
     with Node(root) as node:
-        node.state.process(_position(node, gpu_text), pid, memory, sm, gi, ci)
+        gpu = _position(node, gpu_text)
+        node.state.process(gpu, pid, memory, sm, _instance(gi), _instance(ci))
 
 
 @simulate.command("driver-version")

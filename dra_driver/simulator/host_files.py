@@ -81,12 +81,6 @@ class HostFiles:
         _write(self._proc / "driver/nvidia-caps/mig-minors", "\n".join(_mig_minors()))
         return self
 
-    def majors(self) -> dict[str, int]:
-        """Major numbers by driver name, as /proc/devices tells them."""
-        text = (self._proc / "devices").read_text(encoding="ascii")
-        pairs = [line.split() for line in text.partition("Block")[0].splitlines()]
-        return {words[1]: int(words[0]) for words in pairs if len(words) == 2}  # noqa: PLR2004
-
     def sync(self, gpus: list[PciGpu], driver_version: str, boot_id: str) -> None:
         """Let both trees tell of these GPUs and of no other."""
         driver = self._proc / "driver/nvidia"

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
+from dra_driver.host import HostRoot
 from dra_driver.model.errors import DriverFilesMissing, SettingInvalid, StorageFailed
 from dra_driver.simulator import driver_files, models
 from dra_driver.simulator.device_nodes import DeviceNodes, NodeKind, pick_majors
@@ -167,7 +168,7 @@ class Node:
         self._device_nodes().sync_gpus({gpu.minor for gpu in gpus})
 
     def _device_nodes(self) -> DeviceNodes:
-        return DeviceNodes(self.root, HostFiles(self.root).majors())
+        return DeviceNodes(self.root, HostRoot(self.root).device_majors())
 
     def _gpus(self, shown: dict[str, Any] | None = None) -> list[PciGpu]:
         return [_pci_gpu(gpu) for gpu in (shown or self.state.show())["gpus"]]

@@ -121,10 +121,9 @@ def test_ampere_mode_is_pending_until_reset(run: Run, make_node: MakeNode) -> No
 
 def test_unknown_profile_lists_those_there_are(run: Run, node: SimulatedNode) -> None:
     code, _, err = run("partition", node.root, "--gpu", 0, "--profile", "1g.11gb")
-    assert code == 1
-    assert "1g.11gb" in err
-    assert "1g.10gb" in err
-    assert "7g.80gb" in err
+    assert code == 2
+    assert "--profile 1g.11gb: h100-80gb has 1g.10gb (19), 1g.10gb+me (20), " in err
+    assert "7g.80gb (0)" in err
 
 
 def test_gpu_without_mig_is_explained(run: Run, make_node: MakeNode) -> None:
@@ -146,8 +145,8 @@ def test_gpu_by_uuid_and_bus_id(run: Run, node: SimulatedNode) -> None:
         assert run("restore", node.root, "--gpu", text)[0] == 0
         assert [gpu["lost"] for gpu in node.show()["gpus"]] == [False, False]
     code, _, err = run("lose", node.root, "--gpu", "GPU-absent")
-    assert code == 1
-    assert "GPU-absent" in err
+    assert code == 2
+    assert "--gpu GPU-absent: " in err
 
 
 def test_fault_counts_down_and_clear_forgets(run: Run, node: SimulatedNode) -> None:
@@ -173,8 +172,12 @@ def test_fault_on_all_gpus_and_hanging(run: Run, node: SimulatedNode) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["--call", "nvmlDeviceGetUUID", "--error", "NO_SUCH"], 1, "NO_SUCH"),
-        (["--call", "nvmlDeviceFly", "--error", "UNKNOWN"], 1, "nvmlDeviceFly"),
+        (
+            ["--call", "nvmlDeviceGetUUID", "--error", "NO_SUCH"],
+            2,
+            "NVML has no error named NO_SUCH",
+        ),
+        (["--call", "nvmlDeviceFly", "--error", "UNKNOWN"], 2, "has no function nvmlDeviceFly"),
         (["--call", "nvmlDeviceGetUUID"], 2, "--error or --hang is needed"),
         (["--call", "nvmlDeviceGetUUID", "--hang", "-1"], 2, "not in the range"),
     ],

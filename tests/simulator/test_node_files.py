@@ -85,6 +85,23 @@ def test_upgrade_can_be_repeated_after_it_was_cut_short(
     assert node.nvml("print(json.dumps(pynvml.nvmlSystemGetDriverVersion()))") == NEW
 
 
+def test_running_client_notices_the_upgrade_and_can_load_the_new_library(
+    make_node: MakeNode,
+) -> None:
+    node = make_node()
+    told = node.nvml(
+        f"from pathlib import Path; from dra_driver.simulator.node import Node\n"
+        f"with Node(Path({str(node.root)!r})) as node: node.set_driver_version({NEW!r})\n"
+        "try: before = pynvml.nvmlDeviceGetCount()\n"
+        "except pynvml.NVMLError as error: before = error.value\n"
+        "pynvml.nvmlLib = ctypes.CDLL(str(Path(sys.argv[1]).resolve()))\n"
+        "pynvml._nvmlGetFunctionPointer_cache.clear()\n"
+        "pynvml.nvmlInit()\n"
+        "print(json.dumps([before, pynvml.nvmlDeviceGetCount()]))"
+    )
+    assert told == [18, 1]  # NVML_ERROR_LIB_RM_VERSION_MISMATCH
+
+
 def test_host_files_tell_of_the_gpus_in_the_state(make_node: MakeNode) -> None:
     node = make_node(model="h100-80gb", gpus=8)
     host = HostRoot(node.root)

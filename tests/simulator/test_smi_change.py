@@ -145,7 +145,8 @@ def test_mig_mode_switch(node: SimulatedNode, make_node: MakeNode) -> None:
     assert make_node(model="t4").smi("-mig", "1").returncode == 3
 
 
-def test_timeslice_is_set_and_listed(node: SimulatedNode) -> None:
+def test_timeslice_is_set_and_listed(make_node: MakeNode) -> None:
+    node = make_node(gpus=2)
     assert node.smi("-pm", "1").returncode == 0  # else it ends with nvidia-smi itself
     done = node.smi("compute-policy", "-i", node.gpu(1)["uuid"], "--set-timeslice", "2")
     assert done.returncode == 0
@@ -156,7 +157,8 @@ def test_timeslice_is_set_and_listed(node: SimulatedNode) -> None:
     assert node.smi("compute-policy", "--list").stdout.count("Default") == 2
 
 
-def test_timeslice_ends_with_the_last_client(node: SimulatedNode) -> None:
+def test_timeslice_ends_with_the_last_client(make_node: MakeNode) -> None:
+    node = make_node(gpus=2)
     node.smi("compute-policy", "--set-timeslice=1")
     assert node.smi("compute-policy", "-l").stdout.count("Default") == 2
 
@@ -169,7 +171,8 @@ def test_timeslice_where_the_gpu_has_none(make_node: MakeNode) -> None:
     assert "Not Supported" in node.smi("compute-policy", "-l").stdout
 
 
-def test_compute_mode(node: SimulatedNode) -> None:
+def test_compute_mode(make_node: MakeNode) -> None:
+    node = make_node(gpus=2)
     query = ("--query-gpu=compute_mode", "--format=csv,noheader")
     node.smi("-pm", "ENABLED")
     assert node.smi("-i", "1", "-c", "EXCLUSIVE_PROCESS").returncode == 0

@@ -47,7 +47,7 @@ def test_list_holds_every_gpu_and_mig_device(mixed: SimulatedNode) -> None:
             for compute in instance["computeInstances"]
         ]
         expected += [
-            f"  MIG {profile:<12} Device {index:2}: (UUID: {uuid})"
+            f"  MIG {profile:<11} Device {index:2}: (UUID: {uuid})"
             for index, (profile, uuid) in enumerate(instances)
         ]
     done = mixed.smi("-L")
@@ -56,11 +56,13 @@ def test_list_holds_every_gpu_and_mig_device(mixed: SimulatedNode) -> None:
         re.sub(r"Device +\d+", "", line) for line in expected
     )
     assert done.stdout == mixed.smi("--list-gpus").stdout
-    assert re.search(r"^  MIG 3g\.40gb      Device  \d: \(UUID: MIG-", done.stdout, re.MULTILINE)
+    assert re.search(r"^  MIG 3g\.40gb     Device  \d: \(UUID: MIG-", done.stdout, re.MULTILINE)
 
 
 def test_table_is_as_wide_as_the_real_one(mixed: SimulatedNode) -> None:
-    mixed.state.process(0, 4242, 3 << 30, gi_id=mixed.gpu(0)["instances"][0]["id"], ci_id=0)
+    (h100,) = (gpu for gpu in mixed.show()["gpus"] if gpu["model"] == "h100-80gb")
+    number, instance = h100["index"], h100["instances"][0]["id"]
+    mixed.state.process(number, 4242, 3 << 30, gi_id=instance, ci_id=0)
     lines = mixed.smi().stdout.splitlines()
     assert {len(line) for line in lines[1:] if line} == {91}
     text = "\n".join(lines)
@@ -69,8 +71,8 @@ def test_table_is_as_wide_as_the_real_one(mixed: SimulatedNode) -> None:
     assert "NVIDIA H100 80GB HBM3" in text
     assert re.search(r"MiB /  81559MiB", text)
     assert "Not Supported" in text  # memory of gb10
-    assert re.search(r"\|  0 +\d+   0   \d  \|", text)
-    assert re.search(r"0 +\d+ +0 +4242 +C .* 3072MiB \|", text)
+    assert re.search(rf"\|  {number} +\d+   0   \d  \|", text)
+    assert re.search(rf"{number} +{instance} +0 +4242 +C .* 3072MiB \|", text)
 
 
 def test_table_without_mig_and_processes(make_node: MakeNode) -> None:

@@ -201,7 +201,7 @@ static unsigned int print_processes_of(const smi_gpu_t *gpu)
         nvmlSystemGetProcessName(found[i].pid, name, sizeof(name));
         instance_text(found[i].gpuInstanceId, gi, sizeof(gi));
         instance_text(found[i].computeInstanceId, ci, sizeof(ci));
-        smi_row(WHOLE, "%5u%6s%5s%16u%7s   %-35.35s%7lluMiB", gpu->index, gi, ci, found[i].pid, "C",
+        smi_row(WHOLE, "%5u%6s%5s%16u%7s   %-35.35s%8lluMiB", gpu->index, gi, ci, found[i].pid, "C",
                 name, MIB(found[i].usedGpuMemory));
     }
     return count;
@@ -252,7 +252,7 @@ int smi_list(const smi_gpus_t *gpus)
         for (unsigned int j = 0; j < count; j++) {
             smi_mig_name(mig[j], name, sizeof(name));
             nvmlDeviceGetUUID(mig[j], uuid, sizeof(uuid));
-            printf("  %-16s Device %2u: (UUID: %s)\n", name, j, uuid);
+            printf("  %-15s Device %2u: (UUID: %s)\n", name, j, uuid);
         }
     }
     return 0;
