@@ -114,6 +114,7 @@ def test_every_listed_field_can_be_queried(mixed: SimulatedNode) -> None:
         (["--query-gpu=index", "--format=json"], '"json" is not a valid format'),
         (["--colour"], 'Option "--colour" is not recognized'),
         (["-i"], 'Missing value for option "-i"'),
+        (["mig", "-dgi", "-gi", "1," * 600], "Argument 3 is too long"),
         (["-L=1"], "not recognized"),
         (["--list-gpus=1"], "takes no value"),
         (["compute-policy", "--set-timeslice", "4"], '"4" is not a time-slice'),

@@ -14,6 +14,7 @@
 #include "sim.h"
 
 #define SMI_TEXT 128
+#define SMI_ARGUMENT 1024 /* longer arguments are refused, so copies are never cut short */
 
 typedef struct {
     nvmlDevice_t device;

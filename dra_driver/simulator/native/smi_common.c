@@ -29,6 +29,12 @@ static const smi_option_t *find_option(const char *argument, const smi_option_t 
 int smi_parse(int argc, char **argv, const smi_option_t *options, size_t count)
 {
     for (int i = 0; i < argc; i++) {
+        if (strlen(argv[i]) >= SMI_ARGUMENT) {
+            printf("Argument %d is too long.\n", i + 1);
+            return NVML_ERROR_INVALID_ARGUMENT;
+        }
+    }
+    for (int i = 0; i < argc; i++) {
         const char *attached = NULL;
         const smi_option_t *option = find_option(argv[i], options, count, &attached);
         if (option == NULL) {
@@ -100,11 +106,9 @@ static nvmlReturn_t find_gpu(const char *id, nvmlDevice_t *device)
 
 static int select_named(const char *ids, smi_gpus_t *gpus)
 {
-    char copy[SIM_MAX_GPUS * SIM_NAME];
+    char copy[SMI_ARGUMENT];
     char *rest = copy;
-    if (snprintf(copy, sizeof(copy), "%s", ids) >= (int)sizeof(copy)) {
-        return NVML_ERROR_INVALID_ARGUMENT;
-    }
+    snprintf(copy, sizeof(copy), "%s", ids);
     for (char *id = strsep(&rest, ","); id != NULL; id = strsep(&rest, ",")) {
         nvmlDevice_t device;
         nvmlReturn_t result = find_gpu(id, &device);

@@ -76,7 +76,7 @@ unsigned int smi_compute_instances(const smi_gi_t *gi, smi_ci_t *found, unsigned
 
 bool smi_listed(const char *list, unsigned int number)
 {
-    char copy[256];
+    char copy[SMI_ARGUMENT];
     char *rest = copy;
     unsigned int entry;
     if (list == NULL) {

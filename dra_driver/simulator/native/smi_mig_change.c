@@ -90,7 +90,7 @@ static nvmlReturn_t make_instance(nvmlDevice_t device, const char *start, smi_gi
 /* `tuple` is a profile's name or id, with `:start` where the placement is wished. */
 static int create_one_instance(const smi_gpu_t *gpu, const char *tuple, bool compute)
 {
-    char wanted[SMI_TEXT];
+    char wanted[SMI_ARGUMENT];
     char *start = wanted;
     smi_gi_t gi = {0};
     nvmlReturn_t result = NVML_ERROR_INVALID_ARGUMENT;
@@ -125,7 +125,7 @@ int smi_mig_create_instances(const smi_gpus_t *gpus, const char *profiles, bool 
 {
     int code = no_mig(gpus);
     for (unsigned int i = 0; i < gpus->count && code == 0; i++) {
-        char copy[1024];
+        char copy[SMI_ARGUMENT];
         char *rest = copy;
         if (!smi_mig_on(gpus->gpu[i].device)) {
             continue;
@@ -168,7 +168,7 @@ static int each_instance(const smi_gpus_t *gpus, const char *instances, on_insta
 
 static int create_compute(const smi_gpu_t *gpu, const smi_gi_t *gi, const char *profiles)
 {
-    char copy[1024];
+    char copy[SMI_ARGUMENT];
     char *rest = copy;
     int code = 0;
     if (profiles == NULL) {

@@ -17,7 +17,7 @@ typedef struct {
 
 static int parse_format(const char *format, smi_csv_t *csv)
 {
-    char copy[SMI_TEXT];
+    char copy[SMI_ARGUMENT];
     char *rest = copy;
     bool named = false;
     *csv = (smi_csv_t){.header = true, .units = true};
@@ -57,7 +57,7 @@ static bool has_name(const smi_field_t *field, const char *name)
 static int pick_fields(const char *wanted, const smi_field_t *all, size_t total,
                        const smi_field_t **picked, size_t *count)
 {
-    char copy[1024];
+    char copy[SMI_ARGUMENT];
     char *rest = copy;
     *count = 0;
     snprintf(copy, sizeof(copy), "%s", wanted != NULL ? wanted : "");
