@@ -1,5 +1,6 @@
 """Fixtures of the simulator's tests."""
 
 from tests.support.node import make_node
+from tests.support.nvml import nvml_node, use_nvml
 
-__all__ = ["make_node"]
+__all__ = ["make_node", "nvml_node", "use_nvml"]
