@@ -6,10 +6,8 @@ import pytest
 
 from dra_driver.model import Gpu, Inventory, MemoryType, Placement
 from dra_driver.simulator.node_file import NodeSpec
-from tests.support.discovery import MakeWatch, watch
-from tests.support.node import MakeNode, SimulatedNode, make_node
-
-__all__ = ["make_node", "watch"]
+from tests.support.discovery import MakeWatch
+from tests.support.node import MakeNode, SimulatedNode
 
 MIB = 1 << 20
 
@@ -190,7 +188,7 @@ def test_a_gpu_instance_cut_into_compute_instances_is_not_given_out(
             }
         )
     )
-    gi = node.gpu(0)["gpuInstances"][0]["id"]
+    gi = node.gpu(0)["instances"][0]["id"]
     node.nvml(
         f"""
 gpu = pynvml.nvmlDeviceGetHandleByIndex(0)
@@ -244,7 +242,7 @@ def test_a_driver_upgrade_is_a_reload_in_place(make_node: MakeNode, watch: MakeW
     seen.told_that(lambda inventory: inventory.driver_version == "580.95.05")
     node.set_driver_version("590.44.01")
     after = seen.told_that(lambda inventory: inventory.driver_version == "590.44.01")
-    assert after.cuda_driver_version == (13, 10)
+    assert after.cuda_driver_version == (13, 1)
     assert len(after.gpus) == 2
     node.set_driver_version("580.95.05")
     seen.told_that(lambda inventory: inventory.driver_version == "580.95.05")
@@ -252,7 +250,7 @@ def test_a_driver_upgrade_is_a_reload_in_place(make_node: MakeNode, watch: MakeW
 
 def test_a_driver_reload_is_seen_at_the_next_look(make_node: MakeNode, watch: MakeWatch) -> None:
     node = make_node(
-        spec=spec({"model": "h100-80gb", "partitions": [{"profile": "1g.10gb"}]}),
+        spec=spec({"model": "h100-80gb", "partitions": [{"profile": "1g.10gb", "start": 0}]}),
     )
     seen = watch(node.root)
     assert named(seen.look()) == ["gpu-0-mig-1g10gb-19-0"]

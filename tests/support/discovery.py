@@ -28,9 +28,8 @@ class Watch:
             Settings(
                 node_name="node-a",
                 driver_root=root,
-                host_root=root,
                 poll_seconds=poll_seconds,
-                **{"container_driver_root": root, **settings},
+                **{"container_driver_root": root, "host_root": root, **settings},
             ),
             self.metrics,
             self._keep,
