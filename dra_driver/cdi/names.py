@@ -57,6 +57,11 @@ class Names:
         return f"{self._vendor}-{_COMMON_CLASS}.json"
 
     @property
+    def note_key(self) -> str:
+        """Annotation of a claim's file that holds the caller's note."""
+        return f"{self.driver_name}/claim-record"
+
+    @property
     def prefix(self) -> str:
         """What the names of all our files begin with."""
         return f"{self._vendor}-"

@@ -48,17 +48,25 @@ class ClaimSpecs:
         """CDI ids of a claim's device: its own, then the common one."""
         return self._names.claim_id(claim_uid, device), self._names.common_id
 
-    def apply(self, claim_uid: str, devices: Sequence[CdiDevice]) -> None:
+    def apply(self, claim_uid: str, devices: Sequence[CdiDevice], note: str = "") -> None:
         """Write the claim's file, and the common one when it is missing or out of date.
 
-        Raises DriverFilesMissing before anything is written, StorageFailed with the path.
+        `note` is kept in the claim's file, for `note` to find when other traces are lost. Raises DriverFilesMissing before anything is written, StorageFailed with the path.
         """
-        claim = self._claim(claim_uid, devices)
+        claim = self._claim(claim_uid, devices, note)
         common = self._common()
         self._hook.ensure()
         ensure_folder(self._root)
         self._write(self._names.common_file, common)
         self._write(self._names.claim_file(claim_uid), claim)
+
+    def note(self, claim_uid: str) -> str:
+        """Text left in the claim's file, empty when there is no such file or it is damaged."""
+        content = read_file(self._root / self._names.claim_file(claim_uid))
+        try:
+            return str(json.loads(content or b"")["annotations"][self._names.note_key])
+        except (ValueError, TypeError, KeyError):
+            return ""
 
     def undo(self, claim_uid: str) -> None:
         """Remove the claim's file; needs nothing else. Raises StorageFailed with the path."""
@@ -81,7 +89,7 @@ class ClaimSpecs:
         self._hook.install()
         sweep_unfinished(self._root, self._names.prefix)
 
-    def _claim(self, claim_uid: str, devices: Sequence[CdiDevice]) -> bytes:
+    def _claim(self, claim_uid: str, devices: Sequence[CdiDevice], note: str) -> bytes:
         # One request with admin access and one without may have led to the same device.
         by_name = {self._names.device_name(claim_uid, device): device for device in devices}
         if not by_name:
@@ -90,7 +98,8 @@ class ClaimSpecs:
             _device(name, deviceNodes=_device_nodes(self._nodes.of(device)))
             for name, device in by_name.items()
         ]
-        return _document(self._names.claim_kind, entries)
+        annotations = {self._names.note_key: note} if note else {}
+        return _document(self._names.claim_kind, entries, annotations)
 
     def _common(self) -> bytes:
         files = self._driver.current()
@@ -101,7 +110,7 @@ class ClaimSpecs:
             mounts=_mounts(files),
             hooks=self._hook.calls(files),
         )
-        return _document(self._names.common_kind, [entry])
+        return _document(self._names.common_kind, [entry], {})
 
     def _write(self, name: str, content: bytes) -> None:
         path = self._root / name
@@ -109,8 +118,10 @@ class ClaimSpecs:
             write_atomically(path, content)
 
 
-def _document(kind: str, devices: list[dict[str, Any]]) -> bytes:
-    document = {"cdiVersion": _CDI_VERSION, "kind": kind, "devices": devices}
+def _document(kind: str, devices: list[dict[str, Any]], annotations: dict[str, str]) -> bytes:
+    document: dict[str, Any] = {"cdiVersion": _CDI_VERSION, "kind": kind, "devices": devices}
+    if annotations:
+        document["annotations"] = annotations
     return (json.dumps(document, indent=2) + "\n").encode()
 
 

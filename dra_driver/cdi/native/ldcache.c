@@ -312,16 +312,18 @@ static bool write_cache(const cache_t *cache, bytes_t *fresh)
 bool ldcache_rebuild(const bytes_t *old, const library_t *libraries, size_t count, bytes_t *fresh)
 {
     static cache_t cache;
-    size_t start;
-    bool known = find_header(old, &start);
-    size_t size = known ? old->size - start : 0;
-    size_t total = known ? get32(old->data + start + 20) : 0;
-    if (known && total > (size - HEADER) / ENTRY)
-        known = false;
-    if (old->size > 0 && !known)
-        note("the image's ld.so.cache makes no sense and is replaced");
+    size_t start, size = 0, total = 0;
+    if (find_header(old, &start)) {
+        size = old->size - start;
+        total = get32(old->data + start + 20);
+    }
+    if (size == 0 || total > (size - HEADER) / ENTRY) {
+        total = 0;
+        if (old->size > 0)
+            note("the image's ld.so.cache makes no sense and is replaced");
+    }
     cache = (cache_t){.entries = calloc(total + 1, sizeof(entry_t))};
-    if (known && cache.entries != NULL) {
+    if (total > 0 && cache.entries != NULL) {
         if (start == 0) /* the older double format has no extension */
             read_hwcaps(old->data, size, &cache);
         read_entries(old->data + start, size, libraries, count, &cache);

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define STATE_LIMIT (4u << 20)
@@ -150,14 +151,27 @@ static bool find_root(char *path, size_t room)
     return fine;
 }
 
+/* The runtime's own root folder would be the host's: nothing of a container is there to prepare. */
+static bool is_ours(int root)
+{
+    struct stat here, there;
+    return fstat(root, &there) == 0 && stat("/", &here) == 0 && here.st_dev == there.st_dev &&
+           here.st_ino == there.st_ino;
+}
+
 static int open_root(void)
 {
     char path[MAX_PATH];
     if (!find_root(path, sizeof path))
         return -1;
     int root = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
-    if (root < 0)
+    if (root < 0) {
         note("cannot open the container's root folder %s: %s", path, strerror(errno));
+    } else if (is_ours(root)) {
+        note("the container's root folder %s is the host's", path);
+        close(root);
+        return -1;
+    }
     return root;
 }
 
