@@ -49,10 +49,19 @@ class Hook:
         if not self._is_ready():
             self.install()
 
-    def calls(self, files: DriverFiles) -> list[dict[str, Any]]:
-        """CDI `hooks` for containers that get these driver files."""
+    def toolkit(self) -> Path | None:
+        """Find NVIDIA's hook on the host itself: one of a driver container may not run outside."""
+        if self._host != Path("/"):
+            return None
+        for folder in _TOOLKIT_FOLDERS:
+            true = inside(self._here, f"{folder}/{_TOOLKIT}")
+            if true is not None and true.is_file() and os.access(true, os.X_OK):
+                return Path("/", folder, _TOOLKIT)
+        return None
+
+    def calls(self, files: DriverFiles, toolkit: Path | None) -> list[dict[str, Any]]:
+        """CDI `hooks` for containers that get these driver files, NVIDIA's where there is one."""
         links = [f"{name}.1::{folder}/{name}" for folder, name in _links(files)]
-        toolkit = self._toolkit()
         if toolkit is None:
             names = _flags("--library", files.unversioned)
             known = ["--driver-version", files.version, *_flags("--folder", files.folders), *names]
@@ -69,16 +78,6 @@ class Hook:
             "path": str(program),
             "args": [program.name, *arguments],
         }
-
-    def _toolkit(self) -> Path | None:
-        """NVIDIA's hook on the host itself; one in a driver container may not run outside of it."""
-        if self._host != Path("/"):
-            return None
-        for folder in _TOOLKIT_FOLDERS:
-            true = inside(self._here, f"{folder}/{_TOOLKIT}")
-            if true is not None and true.is_file() and os.access(true, os.X_OK):
-                return Path("/", folder, _TOOLKIT)
-        return None
 
     def _is_ready(self) -> bool:
         return self._path.is_file() and os.access(self._path, os.X_OK)

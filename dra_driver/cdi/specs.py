@@ -43,6 +43,7 @@ class ClaimSpecs:
         self._nodes = DeviceNodes(settings)
         self._driver = DriverRoot(settings.driver_root, settings.container_driver_root)
         self._hook = Hook(settings)
+        self._last: tuple[object, bytes] | None = None  # the common document and what it is from
 
     def ids(self, claim_uid: str, device: CdiDevice) -> tuple[str, ...]:
         """CDI ids of a claim's device: its own, then the common one."""
@@ -51,7 +52,8 @@ class ClaimSpecs:
     def apply(self, claim_uid: str, devices: Sequence[CdiDevice], note: str = "") -> None:
         """Write the claim's file, and the common one when it is missing or out of date.
 
-        `note` is kept in the claim's file, for `note` to find when other traces are lost. Raises DriverFilesMissing before anything is written, StorageFailed with the path.
+        `note` is kept in the claim's file, for `note` to find when other traces are lost. Raises
+        DriverFilesMissing before anything is written, StorageFailed with the path.
         """
         claim = self._claim(claim_uid, devices, note)
         common = self._common()
@@ -103,14 +105,19 @@ class ClaimSpecs:
 
     def _common(self) -> bytes:
         files = self._driver.current()
-        entry = _device(
-            COMMON,
-            env=list(_ENVIRONMENT),
-            deviceNodes=_device_nodes(self._nodes.common()),
-            mounts=_mounts(files),
-            hooks=self._hook.calls(files),
-        )
-        return _document(self._names.common_kind, [entry], {})
+        nodes = tuple(self._nodes.common())
+        toolkit = self._hook.toolkit()
+        found = (files, nodes, toolkit)
+        if self._last is None or self._last[0] != found:
+            entry = _device(
+                COMMON,
+                env=list(_ENVIRONMENT),
+                deviceNodes=_device_nodes(nodes),
+                mounts=_mounts(files),
+                hooks=self._hook.calls(files, toolkit),
+            )
+            self._last = (found, _document(self._names.common_kind, [entry], {}))
+        return self._last[1]
 
     def _write(self, name: str, content: bytes) -> None:
         path = self._root / name

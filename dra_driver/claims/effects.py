@@ -8,7 +8,8 @@ called twice, and `undo` after an `apply` that never happened or died half way.
 from typing import Protocol
 
 from dra_driver.cdi import CdiDevice, ClaimSpecs
-from dra_driver.state import ClaimRecord, DeviceRecord
+from dra_driver.model.errors import RecordDamaged
+from dra_driver.state import ClaimRecord, DeviceRecord, Phase, decode, encode
 
 
 class Effect(Protocol):
@@ -36,12 +37,25 @@ class CdiEffect:
         self._specs = specs
 
     def apply(self, record: ClaimRecord) -> None:
-        """Write the claim's CDI file."""
-        self._specs.apply(record.uid, [as_cdi_device(device) for device in record.devices])
+        """Write the claim's CDI file, with the record in it for the day that ours is damaged."""
+        devices = [as_cdi_device(device) for device in record.devices]
+        note = encode(record.in_phase(Phase.PREPARED)).decode()
+        self._specs.apply(record.uid, devices, note)
 
     def undo(self, record: ClaimRecord) -> None:
         """Remove the claim's CDI file."""
         self._specs.undo(record.uid)
+
+
+def record_from_cdi(specs: ClaimSpecs, uid: str) -> ClaimRecord | None:
+    """Record of a claim as its CDI file tells it, None when that has nothing to say.
+
+    Without a CDI file no container can be running with the claim's devices.
+    """
+    try:
+        return decode(specs.note(uid).encode(), uid)
+    except RecordDamaged:
+        return None
 
 
 def as_cdi_device(device: DeviceRecord) -> CdiDevice:

@@ -23,7 +23,7 @@ from functools import partial
 from typing import TypeVar
 
 from dra_driver.cdi import ClaimSpecs
-from dra_driver.claims.effects import CdiEffect, Effect, as_cdi_device
+from dra_driver.claims.effects import CdiEffect, Effect, as_cdi_device, record_from_cdi
 from dra_driver.claims.resolve import locate, missing_devices, plan
 from dra_driver.config import Settings
 from dra_driver.host import HostRoot, failpoint
@@ -69,7 +69,7 @@ class Engine:
         self._specs = specs
         self._metrics = metrics
         self._events = events
-        self.records = Records(settings.data_folder)
+        self.records = Records(settings.data_folder, partial(record_from_cdi, specs))
         self._host = HostRoot(settings.host_root)
         self._effects: tuple[Effect, ...] = (CdiEffect(specs),)
 

@@ -1,5 +1,6 @@
 """Files that survive a crash: what is here is either the old content or the new one."""
 
+import fcntl
 import os
 from contextlib import suppress
 from pathlib import Path
@@ -39,6 +40,7 @@ def _replace(path: Path, content: bytes, mode: int, *, durably: bool) -> None:
     try:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
         try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)  # tells sweepers that its writer lives
             os.fchmod(descriptor, mode)  # whatever the umask says
             _write_all(descriptor, content)
             if durably:
@@ -133,15 +135,25 @@ def sweep_unfinished(folder: Path, prefix: str = "") -> None:
         for entry in folder.iterdir():
             if not entry.name.startswith(_UNFINISHED):
                 continue
-            writer, _, name = entry.name.removeprefix(_UNFINISHED).partition("-")
-            if name.startswith(prefix) and not _writer_lives(writer.partition(".")[0]):
+            name = entry.name.removeprefix(_UNFINISHED).partition("-")[2]
+            if name.startswith(prefix) and _is_abandoned(entry):
                 with suppress(OSError):
                     entry.unlink()
 
 
-def _writer_lives(pid: str) -> bool:
-    """Whether another process of that pid may still be writing."""
-    return pid.isdigit() and int(pid) != os.getpid() and Path(f"/proc/{pid}").exists()
+def _is_abandoned(path: Path) -> bool:
+    """Whether no writer holds the file: asked by lock, since pids mean little across containers."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
 
 
 def _write_all(descriptor: int, content: bytes) -> None:

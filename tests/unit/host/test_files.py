@@ -1,5 +1,6 @@
 """Durable files are whole or absent, whatever happens to their writer."""
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -52,10 +53,15 @@ def test_a_writer_killed_at_any_point_leaves_old_or_new(tmp_path: Path, point: s
 
 
 def test_the_sweep_leaves_files_that_somebody_is_writing(tmp_path: Path) -> None:
-    busy = tmp_path / f".tmp-{os.getppid()}-a.json"
-    busy.touch()
-    sweep_unfinished(tmp_path)
+    busy = tmp_path / ".tmp-1.aa-a.json~"
+    with busy.open("w") as writer:
+        fcntl.flock(writer, fcntl.LOCK_EX)
+        sweep_unfinished(tmp_path)
+        assert busy.exists()
+    sweep_unfinished(tmp_path, prefix="b")
     assert busy.exists()
+    sweep_unfinished(tmp_path, prefix="a")
+    assert not busy.exists()
 
 
 def test_failures_name_the_path(tmp_path: Path) -> None:
