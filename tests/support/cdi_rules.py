@@ -60,6 +60,7 @@ _SCHEMA = {
     "properties": {
         "cdiVersion": {"const": "0.6.0"},
         "kind": {"type": "string", "pattern": f"^{_KIND}$"},
+        "annotations": {"type": "object", "additionalProperties": {"type": "string"}},
         "devices": {
             "type": "array",
             "minItems": 1,

@@ -129,6 +129,25 @@ def test_b12_a_failed_look_leaves_the_files_and_is_tried_again(
     assert claim_file(folder, OTHER).exists()
 
 
+def test_a_note_stays_with_the_claim(tree: DriverTree, folder: Path) -> None:
+    text = json.dumps({"uid": UID, "text": 'ü "quoted"\n'})
+    specs = tree.specs()
+    specs.apply(UID, GPUS, text)
+    read_document(claim_file(folder))
+    assert specs.note(UID) == text
+    assert specs.note(OTHER) == ""
+
+
+@pytest.mark.parametrize(
+    "damage", ["", "{", "[]", "7", '{"annotations": []}', '{"annotations": 1}']
+)
+def test_a_lost_note_is_none(tree: DriverTree, folder: Path, damage: str) -> None:
+    specs = tree.specs()
+    specs.apply(UID, GPUS, "text")
+    claim_file(folder).write_text(damage)
+    assert specs.note(UID) == ""
+
+
 def test_undo_removes_the_claims_file_and_no_other(tree: DriverTree, folder: Path) -> None:
     specs = tree.specs()
     specs.apply(UID, GPUS[:1])
