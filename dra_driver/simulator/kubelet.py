@@ -68,6 +68,7 @@ class Kubelet:
         self._plugins: dict[Path, tuple[Identity, PluginConnection]] = {}  # oldest first
         self._pauses: dict[Path, tuple[float, float]] = {}  # path: pause, next try
         self._alone_since: float | None = None
+        self._wiped = False  # since then
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -211,13 +212,11 @@ class Kubelet:
             self._wipe_slices()
 
     def _wipe_if_alone(self) -> None:
-        """Delete the slices once when no plugin has been connected for long."""
+        """Delete the slices once when no plugin that was known has been connected for long."""
         if any(connection.connected for _, connection in self._plugins.values()):
-            self._alone_since = None
-            return
-        now = time.monotonic()
-        if self._alone_since is None:
-            self._alone_since = now if self.history else float("inf")
-        elif now - self._alone_since >= self._wipe_seconds:
+            self._alone_since, self._wiped = None, False
+        elif self._alone_since is None:
+            self._alone_since = time.monotonic() if self.history else None
+        elif not self._wiped and time.monotonic() - self._alone_since >= self._wipe_seconds:
             self._wipe()
-            self._alone_since = float("inf")
+            self._wiped = True

@@ -1,9 +1,7 @@
 """The real `dra-driver serve` as a process on a simulated node, between stand-ins."""
 
-import json
 import os
 import shutil
-import signal
 import socket
 import stat
 import subprocess
@@ -20,11 +18,12 @@ import pytest
 from dra_driver.model import ClaimRef
 from dra_driver.simulator.api_server import ApiServer
 from dra_driver.simulator.kubelet import Kubelet
+from dra_driver.simulator.native_library import ALL_GPUS, error_number
 from tests.support.kubelet import DRIVER, eventually
 from tests.support.node import MakeNode, SimulatedNode
 
 NODE = "node-a"
-_PROGRAM = Path(sys.executable).with_name("dra-driver")
+PROGRAM = Path(sys.executable).with_name("dra-driver")
 _STOP_SECONDS = 60.0  # it promises to be gone in a few
 _VARIABLES = ("PATH", "HOME", "LANG", "TMPDIR")  # of ours; no NODE_NAME or KUBECONFIG slips in
 
@@ -37,7 +36,7 @@ class PluginProcess:
         self.log = log
         with log.open("ab") as output:
             self._process = subprocess.Popen(
-                [str(_PROGRAM), "serve", *arguments],
+                [str(PROGRAM), "serve", *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -82,14 +81,21 @@ class PluginProcess:
 class NodeBed:
     """A simulated node with its folders, an API server and a kubelet, ready for plugins."""
 
-    def __init__(self, node: SimulatedNode, folder: Path) -> None:
+    def __init__(
+        self, node: SimulatedNode, folder: Path, *, minor: int = 37, wipe_seconds: float = 30.0
+    ) -> None:
         """Lay out `folder`, whose path must be short because of the sockets in it."""
         self.node = node
         self.folder = folder
         self.api = ApiServer()
         self.api.start()
         self.api.objects.create("nodes", {"metadata": {"name": NODE}})
-        self.kubelet = Kubelet(self.registrar_folder, wipe_slices=self._wipe_slices)
+        self.kubelet = Kubelet(
+            self.registrar_folder,
+            minor=minor,
+            wipe_slices=self._wipe_slices,
+            wipe_seconds=wipe_seconds,
+        )
         self.processes: list[PluginProcess] = []
         self.port = 0
 
@@ -174,6 +180,11 @@ class NodeBed:
         )
         return ClaimRef("default", name, claim["metadata"]["uid"])
 
+    def fault(self, call: str, error: str = "", *, hang: float = 0) -> None:
+        """Let an NVML call fail or hang on all GPUs from now on."""
+        number = error_number(error) if error else 0
+        self.node.state.fault(ALL_GPUS, call, number, times=0, hang=hang)
+
     def slices(self) -> list[dict[str, Any]]:
         """Slices in the API server."""
         return self.api.objects.select("resourceslices")
@@ -221,13 +232,14 @@ MakeBed = Callable[..., NodeBed]
 
 
 @pytest.fixture
-def make_bed(make_node: MakeNode, request: pytest.FixtureRequest) -> Iterator[MakeBed]:
-    """Make node beds: `make_bed(model="h100-80gb", gpus=2)` as `make_node` takes them."""
+def make_bed(make_node: MakeNode) -> Iterator[MakeBed]:
+    """Make node beds: `make_bed(gpus=2)` as `make_node` takes them, `minor` of the kubelet."""
     beds: list[NodeBed] = []
 
-    def make(**node: Any) -> NodeBed:
+    def make(*, minor: int = 37, wipe_seconds: float = 30.0, **node: Any) -> NodeBed:
         # Not pytest's own folder: its long names leave little room for a socket path.
-        bed = NodeBed(make_node(**node), Path(tempfile.mkdtemp(prefix="dra")))
+        folder = Path(tempfile.mkdtemp(prefix="dra"))
+        bed = NodeBed(make_node(**node), folder, minor=minor, wipe_seconds=wipe_seconds)
         beds.append(bed)
         return bed
 
