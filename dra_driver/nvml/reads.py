@@ -177,7 +177,7 @@ def _profiles(ask: Callable[[int, int], Any]) -> Iterator[tuple[int, Any]]:
         try:
             yield index, ask(index, 2)
         except CallFailed as failure:
-            if failure.past_the_end:
+            if failure.past_the_end and index:
                 return
             if not failure.absent:
                 raise
@@ -186,7 +186,7 @@ def _profiles(ask: Callable[[int, int], Any]) -> Iterator[tuple[int, Any]]:
             try:
                 yield index, ask(index, 1)
             except CallFailed as older:
-                if older.past_the_end:
+                if older.past_the_end and index:
                     return
                 if not older.absent:
                     raise

@@ -11,8 +11,11 @@ import pytest
 from dra_driver.config import Settings
 from dra_driver.model import Gpu, Inventory
 from dra_driver.nvml import Discovery
+from dra_driver.simulator.native_library import error_number
 from dra_driver.telemetry import Metrics
+from tests.support.node import SimulatedNode
 
+ALL_GPUS = -1
 PATIENCE = 60.0  # seconds; what a test waits for comes in a small part of it or is broken
 
 
@@ -69,6 +72,13 @@ class Watch:
     def metric(self, name: str, **labels: str) -> float | None:
         """Give the value of a metric."""
         return self.metrics.registry.get_sample_value(name, labels)
+
+
+def fault(
+    node: SimulatedNode, gpu: int, call: str, name: str, *, times: int = 0, hang: float = 0
+) -> None:
+    """Let an NVML call hang, then answer the error of that name; without name go on as usual."""
+    node.state.fault(gpu, call, error_number(name) if name else 0, times=times, hang=hang)
 
 
 MakeWatch = Callable[..., Watch]
