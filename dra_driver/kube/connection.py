@@ -68,12 +68,12 @@ class Connection:
 
     def stream(self, request: Request, silence: float) -> "Stream":
         """Open an answer that goes on, line by line; a silence of so many seconds ends it."""
-        response = self._send(request, (_CONNECT_SECONDS, silence))
+        response = self._send(request, (_CONNECT_SECONDS, _CONNECT_SECONDS))
         if not _is_success(response.status):
             deadline = time.monotonic() + _CONNECT_SECONDS
             body = _body(response, request.subject, deadline)
             raise failure(request.subject, response.status, response.headers, body)
-        return Stream(response, request.subject)
+        return Stream(response, request.subject, silence)
 
     def _exchange(self, request: Request, deadline: float) -> JsonObject:
         subject = request.subject
@@ -114,10 +114,13 @@ class _DeadConnection(ApiUnavailable):
 class Stream:
     """JSON objects that arrive one a line until the server ends or `close` is called."""
 
-    def __init__(self, response: "RESTResponse", subject: Subject) -> None:
-        """Take over an open response."""
+    def __init__(self, response: "RESTResponse", subject: Subject, silence: float) -> None:
+        """Take over an open response; from now on the line may be silent for longer."""
         self._response = response.response
         self._subject = subject
+        connection: Any = self._response.connection
+        if connection is not None and connection.sock is not None:
+            connection.sock.settimeout(silence)
 
     def __iter__(self) -> Iterator[JsonObject]:
         """Yield objects; ends silently at the end of the answer or after a long silence."""

@@ -9,7 +9,7 @@ from typing import Final
 from dra_driver.config import Settings
 from dra_driver.kube.client import KubeClient
 from dra_driver.kube.connection import JsonObject
-from dra_driver.kube.errors import ApiBusy
+from dra_driver.kube.errors import ApiBusy, NotFound
 from dra_driver.model import DriverError, TryAgain
 from dra_driver.telemetry import Event, EventQueue, logger
 
@@ -65,7 +65,8 @@ class EventSender:
             try:
                 self._kube.create_event(namespace, obj)
             except TryAgain as error:
-                if attempt == _ATTEMPTS or self._stopping.is_set():
+                is_last = attempt == _ATTEMPTS or self._stopping.is_set()
+                if is_last or isinstance(error, NotFound):  # the namespace is gone
                     log.warning("event is dropped", reason=event.reason, err=error)
                     return
                 asked = error.retry_after if isinstance(error, ApiBusy) else 0.0

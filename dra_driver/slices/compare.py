@@ -42,4 +42,6 @@ def _same_amount(wanted: str, found: str) -> bool:
 
 
 def _is_empty(value: object) -> bool:
-    return value is None or value in ([], {})
+    if isinstance(value, dict):
+        return all(_is_empty(member) for member in value.values())
+    return value is None or value == []

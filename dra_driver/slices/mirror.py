@@ -40,6 +40,8 @@ class SliceMirror:
         self._on_change = on_change
         self._lock = threading.Lock()
         self._slices: dict[str, JsonObject] = {}
+        self._gone: dict[str, int] = {}  # versions at which slices were deleted since the list
+        self._listed = 0  # version of the list
         self._epoch = 0
         self._problem = "the API server has not been asked yet"
         self._watch: SliceWatch | None = None
@@ -152,26 +154,27 @@ class SliceMirror:
     def _replace(self, listed: SliceList) -> None:
         """Take over a list; own writes that are newer than it stay."""
         with self._lock:
-            newer = [
-                obj
-                for obj in self._slices.values()
-                if _number(obj) > _as_number(listed.resource_version)
-            ]
+            self._listed = _as_number(listed.resource_version)
+            newer = [obj for obj in self._slices.values() if _number(obj) > self._listed]
             self._slices = {obj["metadata"]["name"]: obj for obj in (*listed.items, *newer)}
+            self._gone.clear()
             self._epoch += 1
             self._problem = ""
         self._on_change(others_changed=False)
 
     def _store(self, obj: JsonObject) -> bool:
+        """Keep an object unless it is old news: the watch may overtake the answer to a write."""
         name = obj["metadata"]["name"]
         known = self._slices.get(name)
-        if known is not None and _number(known) >= _number(obj):
-            return False  # our own write has been noted already
+        seen = max(self._listed, self._gone.get(name, 0), _number(known) if known else 0)
+        if _number(obj) <= seen:
+            return False
         self._slices[name] = obj
         return True
 
     def _drop(self, obj: JsonObject) -> bool:
         name = obj["metadata"]["name"]
+        self._gone[name] = max(_number(obj), self._gone.get(name, 0))
         known = self._slices.get(name)
         if known is None or _number(known) > _number(obj):
             return False

@@ -1,0 +1,168 @@
+"""The driver's own checks are at least as strict as the server's, rule by rule."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dra_driver.simulator.api_server.validation import violations
+from dra_driver.slices import check_device, check_spec
+from tests.support.api import slice_of
+
+VERSIONS = ((1, 34, 4), (1, 35, 4), (1, 36, 3), (1, 37, 2))
+GOOD = {
+    "name": "gpu-0",
+    "attributes": {"type": {"string": "gpu"}, "v": {"version": "1.2.3"}, "n": {"int": 1}},
+    "capacity": {"memory": {"value": "80Gi"}},
+    "taints": [{"key": "gpu.nvidia.com/xid", "value": "79", "effect": "NoSchedule"}],
+}
+LABEL = "a DNS label"
+
+
+def many(key: str, count: int, value: Any) -> Callable[[Any], None]:
+    def change(device: Any) -> None:
+        device[key] = {f"k{number}": value for number in range(count)}
+
+    return change
+
+
+def at(*path: Any) -> Callable[[Any], None]:
+    """Put the last item at the place that the others name."""
+
+    def change(device: Any) -> None:
+        place = device
+        for key in path[:-2]:
+            place = place[key]
+        place[path[-2]] = path[-1]
+
+    return change
+
+
+BAD: list[tuple[Callable[[Any], None], str]] = [
+    (at("name", "GPU-0"), LABEL),
+    (at("name", "gpu.0"), LABEL),
+    (at("name", "gpu_0"), LABEL),
+    (at("name", "-gpu"), LABEL),
+    (at("name", "x" * 64), LABEL),
+    (at("name", ""), LABEL),
+    (at("name", "gpu-0\n"), LABEL),
+    (at("attributes", "a-b", {"string": "x"}), "C identifier"),
+    (at("attributes", "1a", {"string": "x"}), "C identifier"),
+    (at("attributes", "x" * 33, {"string": "x"}), "C identifier"),
+    (at("attributes", "Bad_Domain/a", {"string": "x"}), "domain"),
+    (at("attributes", "/a", {"string": "x"}), "domain"),
+    (at("attributes", "d.example/", {"string": "x"}), "C identifier"),
+    (at("attributes", "type", {"string": "x" * 65}), "64 bytes"),
+    (at("attributes", "type", {"string": "ä" * 33}), "64 bytes"),
+    (at("attributes", "type", {}), "exactly one value"),
+    (at("attributes", "type", {"string": "x", "int": 1}), "exactly one value"),
+    (at("attributes", "type", {"strings": ["x"]}), "not a kind of value"),
+    (at("attributes", "n", {"int": "1"}), "64-bit integer"),
+    (at("attributes", "n", {"int": 2**63}), "64-bit integer"),
+    (at("attributes", "n", {"bool": 1}), "true or false"),
+    (at("attributes", "v", {"version": "550.127.08"}), "semver"),
+    (at("attributes", "v", {"version": "12.8"}), "semver"),
+    (at("capacity", "memory", {"value": "80 Gi"}), "quantity"),
+    (at("capacity", "memory", {"value": 80}), "quantity"),
+    (at("capacity", "memory", {"value": "-1"}), "63 bits"),
+    (at("capacity", "me-mory", {"value": "1"}), "C identifier"),
+    (at("capacity", "memory", {"value": "1", "requestPolicy": {"default": "1"}}), "needs"),
+    (many("attributes", 32, {"bool": True}), "more than 32"),
+    (many("capacity", 30, {"value": "1"}), "more than 32"),
+    (at("taints", 0, "key", "x" * 64), "label name"),
+    (at("taints", 0, "key", "Bad Domain/xid"), "subdomain"),
+    (at("taints", 0, "key", ""), "label name"),
+    (at("taints", 0, "value", "no good"), "label value"),
+    (at("taints", 0, "effect", "Never"), "effect"),
+    (at("taints", 0, "effect", "None"), "effect"),  # 1.34 refuses it
+    (at("taints", [{"key": "k", "effect": "NoExecute"}] * 5), "more than 4"),
+    (at("consumesCounters", [{"counterSet": "A", "counters": {"a": {"value": "1"}}}]), LABEL),
+    (at("consumesCounters", [{"counterSet": "a", "counters": {}}]), "1 to 32"),
+    (at("consumesCounters", [{"counterSet": "a", "counters": {"A": {"value": "1"}}}]), LABEL),
+    (at("consumesCounters", [{"counterSet": "a", "counters": {"a": {"value": ""}}}]), "quantity"),
+    (at("consumesCounters", [{"counterSet": "a", "counters": {"a": {"value": "1"}}}] * 2), "twice"),
+]
+
+
+@pytest.mark.parametrize(("change", "words"), BAD, ids=range(len(BAD)))
+def test_a_device_that_breaks_a_rule_is_found(change: Callable[[Any], None], words: str) -> None:
+    device = copy.deepcopy(GOOD)
+    change(device)
+    found = [str(wrong) for wrong in check_device(device)]
+    assert any(words in each for each in found), found
+
+
+def test_a_good_device_breaks_none() -> None:
+    assert list(check_device(GOOD)) == []
+    for version in VERSIONS:
+        assert list(violations(slice_of(GOOD)["spec"], None, version)) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"driver": "x" * 64}, "driver"),
+        ({"driver": "Gpu_x"}, "driver"),
+        ({"nodeName": ""}, "nodeName"),
+        ({"nodeName": "x" * 254}, "nodeName"),
+        ({"pool": {"name": "a//b", "generation": 1, "resourceSliceCount": 1}}, "pool.name"),
+        ({"pool": {"name": "", "generation": 1, "resourceSliceCount": 1}}, "pool.name"),
+        ({"pool": {"name": "a", "generation": 1, "resourceSliceCount": 0}}, "pool"),
+        ({"pool": {"name": "a", "generation": -1, "resourceSliceCount": 1}}, "pool"),
+        ({"devices": [{"name": f"gpu-{n}"} for n in range(65)]}, "more than 64"),
+        ({"devices": [{"name": "gpu-0"}, {"name": "gpu-0"}]}, "same name"),
+        ({"devices": [{"name": "gpu-0"}, {"name": "Gpu"}]}, r"devices[1].name"),
+    ],
+)
+def test_a_slice_that_breaks_a_rule_is_found(changes: dict[str, Any], words: str) -> None:
+    found = [str(wrong) for wrong in check_spec(slice_of(**changes)["spec"])]
+    assert any(words in each for each in found), found
+
+
+KEYS = st.sampled_from(("type", "a-b", "d.example/x", "x" * 33, "Ünknown", "")) | st.text(
+    max_size=5
+)
+VALUES = (
+    st.builds(lambda text: {"string": text}, st.text(max_size=70))
+    | st.builds(lambda text: {"version": text}, st.text("0123456789.-+ab", max_size=12))
+    | st.builds(lambda number: {"int": number}, st.integers(-(2**65), 2**65))
+    | st.just({})
+    | st.just({"string": "x", "bool": True})
+)
+TAINTS = st.fixed_dictionaries(
+    {
+        "key": st.text("abZ0-_./ ", max_size=8),
+        "effect": st.sampled_from(("NoSchedule", "NoExecute", "None", "")),
+    },
+    optional={"value": st.text("abZ0-_./ ", max_size=8)},
+)
+USES = st.fixed_dictionaries(
+    {
+        "counterSet": st.text("ab-A", max_size=3),
+        "counters": st.dictionaries(st.text("ab-A", max_size=3), st.just({"value": "1"})),
+    }
+)
+DEVICES = st.fixed_dictionaries(
+    {"name": st.text("ab0-.A", max_size=6)},
+    optional={
+        "attributes": st.dictionaries(KEYS, VALUES, max_size=4),
+        "capacity": st.dictionaries(KEYS, st.just({"value": "1"}), max_size=4),
+        "taints": st.lists(TAINTS, max_size=6),
+        "consumesCounters": st.lists(USES, max_size=3),
+    },
+)
+
+
+@given(DEVICES, st.sampled_from(VERSIONS))
+def test_what_passes_here_passes_the_server(device: dict[str, Any], version: Any) -> None:
+    if not list(check_device(device)):
+        groups = [
+            {"name": use["counterSet"], "counters": use["counters"]}
+            for use in device.get("consumesCounters", [])
+        ]
+        extra = {"sharedCounters": groups} if groups and version < (1, 35) else {}
+        spec = slice_of(device, **extra)["spec"]
+        assert list(violations(spec, None, version)) == []
