@@ -44,24 +44,25 @@ class HealthWatch:
         self.received = 0  # reports so far
         self._channel = channel
         self._closed = threading.Event()
-        self._stream: _Stream | None = None
         self._thread = threading.Thread(target=self._run, name="kubelet-health", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """End the stream."""
+        """End the stream, and with it the connection."""
         self._closed.set()
-        if self._stream is not None:
-            self._stream.cancel()
+        self._channel.close()
         self._thread.join(2.0)
 
     def _run(self) -> None:
         while self.version and not self._closed.is_set():
-            self._stream = self._open()
             try:
-                self._read(self._stream)
+                stream = self._open()
+            except ValueError:  # the channel was closed meanwhile
+                return
+            try:
+                self._read(stream)
             except grpc.RpcError:
-                if self._stream.code() is grpc.StatusCode.UNIMPLEMENTED:
+                if stream.code() is grpc.StatusCode.UNIMPLEMENTED:
                     return
             self.reports = {}  # the end of a stream clears the health of all the driver's devices
             self._closed.wait(_RETRY_SECONDS)
@@ -79,7 +80,7 @@ class HealthWatch:
                 **self.reports,
                 **{
                     (line.device.pool_name, line.device.device_name): DeviceReport(
-                        v1.HealthStatus.Name(line.health),
+                        v1.HealthStatus.DESCRIPTOR.values_by_number[line.health].name,
                         line.message,
                         line.health_check_timeout_seconds,
                         now,

@@ -114,9 +114,8 @@ class PluginConnection:
 
     def close(self) -> None:
         """Hang up."""
-        self.health.close()
         self._channel.unsubscribe(self._note)
-        self._channel.close()
+        self.health.close()
 
     def prepare(self, refs: Sequence[ClaimRef], timeout: float) -> dict[str, tuple[Device, ...]]:
         """Prepare the claims of one Pod. Raises CallFailed with what the Pod's event would say."""
@@ -148,8 +147,9 @@ class PluginConnection:
 
 def words(error: grpc.RpcError) -> str:
     """Say a gRPC error as Go does: code and details."""
-    if isinstance(error, grpc.Call):
-        return f"rpc error: code = {error.code().name} desc = {error.details()}"
+    code, details = getattr(error, "code", None), getattr(error, "details", None)
+    if callable(code) and callable(details):  # what a call raises is also a grpc.Call
+        return f"rpc error: code = {code().name} desc = {details()}"
     return str(error)
 
 
