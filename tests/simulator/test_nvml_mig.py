@@ -158,42 +158,45 @@ def test_every_compute_placement_can_be_made_and_removed(mig_gpu: MigGpu) -> Non
         pynvml.nvmlGpuInstanceDestroy(gi)
 
 
-@pytest.mark.parametrize(
-    "layout",
-    [
-        [19] * 7,
-        [15] * 4,
-        [14, 14, 14, 19],
-        [9, 9],
-        [5, 9],
-        [5, 14, 19],
-        [9, 14, 19],
-        [0],
-        [20, 19, 19, 19, 19, 19, 19],
-    ],
+LAYOUTS = (
+    [19] * 7,
+    [15] * 4,
+    [14, 14, 14, 19],
+    [9, 9],
+    [5, 9],
+    [5, 14, 19],
+    [9, 14, 19],
+    [0],
+    [20, 19, 19, 19, 19, 19, 19],
 )
-def test_usual_layouts_fit_and_fill(mig_gpu: MigGpu, layout: list[int]) -> None:
-    for profile_id in layout:
-        pynvml.nvmlDeviceCreateGpuInstance(mig_gpu.device, profile_id)
-    shown = mig_gpu.instances()
-    assert sorted(instance["profileId"] for instance in shown) == sorted(layout)
-    taken = [n for i in shown for n in range(i["start"], i["start"] + i["size"])]
-    assert len(taken) == len(set(taken))
-    assert len({instance["id"] for instance in shown}) == len(layout)
 
 
-@pytest.mark.parametrize(
-    ("profile_id", "expected"), [(19, 7), (20, 1), (15, 4), (14, 3), (9, 2), (5, 1), (0, 1)]
-)
-def test_remaining_capacity_is_what_can_be_made(
-    mig_gpu: MigGpu, profile_id: int, expected: int
-) -> None:
-    assert pynvml.nvmlDeviceGetGpuInstanceRemainingCapacity(mig_gpu.device, profile_id) == expected
-    for left in range(expected, 0, -1):
-        assert pynvml.nvmlDeviceGetGpuInstanceRemainingCapacity(mig_gpu.device, profile_id) == left
-        pynvml.nvmlDeviceCreateGpuInstance(mig_gpu.device, profile_id)
-    assert pynvml.nvmlDeviceGetGpuInstanceRemainingCapacity(mig_gpu.device, profile_id) == 0
-    expect("INSUFFICIENT_RESOURCES", pynvml.nvmlDeviceCreateGpuInstance, mig_gpu.device, profile_id)
+def test_usual_layouts_fit_and_fill(mig_gpu: MigGpu) -> None:
+    for layout in LAYOUTS:
+        for profile_id in layout:
+            pynvml.nvmlDeviceCreateGpuInstance(mig_gpu.device, profile_id)
+        shown = mig_gpu.instances()
+        assert sorted(instance["profileId"] for instance in shown) == sorted(layout)
+        taken = [n for i in shown for n in range(i["start"], i["start"] + i["size"])]
+        assert len(taken) == len(set(taken))
+        assert len({instance["id"] for instance in shown}) == len(layout)
+        mig_gpu.node.state.reset(0)
+
+
+def test_remaining_capacity_is_what_can_be_made(mig_gpu: MigGpu) -> None:
+    for profile_id, expected in ((19, 7), (20, 1), (15, 4), (14, 3), (9, 2), (5, 1), (0, 1)):
+        for left in range(expected, 0, -1):
+            capacity = pynvml.nvmlDeviceGetGpuInstanceRemainingCapacity(mig_gpu.device, profile_id)
+            assert capacity == left
+            pynvml.nvmlDeviceCreateGpuInstance(mig_gpu.device, profile_id)
+        assert pynvml.nvmlDeviceGetGpuInstanceRemainingCapacity(mig_gpu.device, profile_id) == 0
+        expect(
+            "INSUFFICIENT_RESOURCES",
+            pynvml.nvmlDeviceCreateGpuInstance,
+            mig_gpu.device,
+            profile_id,
+        )
+        mig_gpu.node.state.reset(0)
 
 
 def test_instance_ids_follow_from_size_and_place(mig_gpu: MigGpu) -> None:
