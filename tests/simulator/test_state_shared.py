@@ -95,9 +95,10 @@ def test_killed_writers_leave_the_old_or_the_new_state(node: SimulatedNode) -> N
         kills += 1
         (undo_valid,) = struct.unpack_from("I", state_file.read_bytes(), _UNDO_VALID_OFFSET)
         caught += undo_valid
-        check(node.show())
+        found = node.show()
+        check(found)
         node.state.set_persistence(1, on=False)  # a writer puts the copy back
-        check(node.show())
+        assert node.show() == found
         (undo_valid,) = struct.unpack_from("I", state_file.read_bytes(), _UNDO_VALID_OFFSET)
         assert undo_valid == 0
         if caught >= 40:
