@@ -56,13 +56,13 @@ class Keeper:
 
     def _restore(self) -> None:
         if not self._service.present():
-            _log.warning("the service socket is gone, making it anew", path=self._service.path)
             self._service.renew()
+            _log.warning("the service socket was gone and is made anew", path=self._service.path)
         gone = not self._registrar.present()
         if gone or self._registration.refused_for(_REFUSAL_SECONDS):
-            _log.warning("registering again", path=self._registrar.path, socket_gone=gone)
             self._registration.offered_anew()
             self._registrar.renew()
+            _log.warning("registering again", path=self._registrar.path, socket_was_gone=gone)
 
     def _run(self) -> None:
         silent_at = time.monotonic() + _SILENCE_SECONDS

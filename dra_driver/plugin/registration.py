@@ -107,7 +107,13 @@ class Registration:
         self._metrics.set("gpu_dra_driver_registered", float(status.plugin_registered))
         if status.plugin_registered:
             _log.info("registered with the kubelet", endpoint=self._info.endpoint)
-            self._on_registered()
+            self._tell()
         else:
             _log.error("the kubelet refused this plugin", err=status.error)
         return pb.RegistrationStatusResponse()
+
+    def _tell(self) -> None:
+        try:
+            self._on_registered()
+        except Exception as error:  # noqa: BLE001 - must not become the answer to the kubelet
+            _log.exception("what follows a registration failed", err=error)

@@ -46,6 +46,17 @@ def test_kubelets_of_all_releases_get_a_first_health_report(
     }
 
 
+def test_a_node_without_gpus_is_ready_and_gets_one_later(make_bed: MakeBed) -> None:
+    bed = make_bed(gpus=0)
+    bed.kubelet.start()
+    bed.serve("--poll-interval=200ms")
+    (empty,) = bed.slices()
+    assert empty["spec"].get("devices", []) == []
+    bed.node.add_gpu("h100-80gb")
+    seconds = eventually(lambda: bed.device_names() == {"gpu-0"}, "the new GPU is published")
+    print(f"published after {seconds:.2f} s")
+
+
 def test_a_kubelet_that_starts_later_finds_the_plugin(make_bed: MakeBed) -> None:
     bed = make_bed()
     bed.serve(wait=False)

@@ -78,14 +78,16 @@ class PluginSide:
             pod_uid=pod_uid,
         )
 
-    def build(self, pod_uid: str = "") -> KubeletServices:
+    def build(
+        self, pod_uid: str = "", on_registered: Callable[[], None] | None = None
+    ) -> KubeletServices:
         services = KubeletServices(
             self.settings(pod_uid),
             self.engine,
             self.metrics,
             lambda: self.inventory,
             lambda: self.stale,
-            self.registered.set,
+            on_registered or self.registered.set,
         )
         self.services.append(services)
         return services

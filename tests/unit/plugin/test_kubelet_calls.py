@@ -1,13 +1,17 @@
 """Registration, Prepare and Unprepare over real sockets, seen by the kubelet stand-in."""
 
 from concurrent.futures import ThreadPoolExecutor
+from urllib.parse import quote
 
+import grpc
 import pytest
 
 from dra_driver.model import PreparedClaim, PreparedDevice
 from dra_driver.model.errors import ApiUnavailable
+from dra_driver.rpc.registration_v1_pb2 import InfoRequest
+from dra_driver.rpc.registration_v1_pb2_grpc import RegistrationStub
 from dra_driver.simulator.kubelet import Kubelet
-from dra_driver.simulator.kubelet_plugin import CallFailed, PluginConnection, introduce
+from dra_driver.simulator.kubelet_plugin import CallFailed, PluginConnection, introduce, notify
 from tests.support.kubelet import DRIVER, PluginSide, claim, eventually, prepared
 
 
@@ -23,6 +27,43 @@ def test_the_kubelet_finds_and_registers_the_plugin(side: PluginSide, kubelet: K
     )
     assert side.registered.wait(10)
     assert b"gpu_dra_driver_registered 1.0" in side.metrics.exposition()
+
+
+@pytest.mark.parametrize("authority", ["localhost", "quoted path", "raw path"])
+def test_every_spelling_of_the_authority_is_taken(side: PluginSide, authority: str) -> None:
+    """Releases of grpc-go send the socket's path, as it is or percent-encoded, or localhost."""
+    side.build().start()
+    path = str(side.settings().registration_socket)
+    name = {"localhost": "localhost", "quoted path": quote(path, safe=""), "raw path": path}
+    options = (("grpc.default_authority", name[authority]),)
+    with grpc.insecure_channel(f"unix:{path}", options) as channel:
+        info = RegistrationStub(channel).GetInfo(InfoRequest(), timeout=10)
+    assert info.name == DRIVER
+
+
+def test_an_error_after_the_registration_is_not_the_kubelets(side: PluginSide) -> None:
+    def fail() -> None:
+        raise RuntimeError("not now")
+
+    services = side.build(on_registered=fail)
+    services.start()
+    notify(side.settings().registration_socket, "")
+    assert services.checks().ready() == []
+
+
+def test_silence_of_the_kubelet_is_reported_once(
+    side: PluginSide, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr("dra_driver.plugin.keeper._SILENCE_SECONDS", 0.2)
+    monkeypatch.setattr("dra_driver.plugin.keeper._log.error", lambda text, **_: said.append(text))
+    side.build().start()
+    eventually(lambda: said, "a word about the silence")
+    path = side.settings().service_socket
+    path.unlink()
+    eventually(path.exists, "several looks later")
+    (text,) = said
+    assert "no kubelet has asked for this plugin" in text
 
 
 def test_an_answer_carries_every_field(side: PluginSide, kubelet: Kubelet) -> None:
