@@ -24,7 +24,7 @@ from dra_driver.telemetry import Metrics, logger
 
 log = logger(__name__)
 
-_ROUNDS: Final = 8  # one writes, one confirms, the others are for devices that are refused
+_ROUNDS: Final = 8  # one is enough unless something is refused or dropped
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,6 @@ class Outcome:
 
     writes: int
     left_out: tuple[LeftOut, ...]
-    abilities: ServerAbilities
 
 
 class Reconciler:
@@ -61,10 +60,9 @@ class Reconciler:
             self._learn()
             plan = build_slices(inventory, self._settings, self._abilities, self._refused)
             writes = self._plan_writes(plan)
-            if not writes:
-                return Outcome(self._written, plan.left_out, self._abilities)
-            self._carry_out(plan, writes)
-        raise TryAgain("the slices at the API server keep changing while they are written")
+            if not writes or self._carry_out(plan, writes):
+                return Outcome(self._written, plan.left_out)
+        raise TryAgain("the API server refuses or drops something new each time; tried again later")
 
     def _learn(self) -> None:
         """Find out what this server keeps, anew after every list: it may be another one."""
@@ -108,9 +106,10 @@ class Reconciler:
                 "created it"
             ) from error
 
-    def _carry_out(self, plan: PoolPlan, writes: Writes) -> None:
-        """Delete, update, create, in this order; a refusal ends it, since the plan is void then."""
+    def _carry_out(self, plan: PoolPlan, writes: Writes) -> bool:
+        """Delete, update, create, in this order; False when the plan is void and to be redone."""
         self._floor = max(self._floor, writes.generation)
+        relied_on = self._abilities
         try:
             for obj in writes.deletes:
                 self._delete(obj)
@@ -120,9 +119,11 @@ class Reconciler:
                 self._confirm(obj, self._send("create", self._kube.create_slice, obj))
         except _RefusedSlice as refusal:
             self._leave_out(plan, refusal)
+            return False
         except (Conflict, NotFound):
             self._mirror.refresh()  # somebody was faster: look again
             raise
+        return self._abilities == relied_on
 
     def _delete(self, obj: JsonObject) -> None:
         metadata = obj["metadata"]
