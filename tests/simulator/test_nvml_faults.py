@@ -151,3 +151,13 @@ def test_error_names() -> None:
         assert error_number(name) == getattr(pynvml, name), name
     with pytest.raises(SimulatorError, match="no error named NONSENSE"):
         error_number("NONSENSE")
+
+
+def test_mig_mode_that_is_set_but_not_activated(nvml_node: SimulatedNode) -> None:
+    gpu, _ = gpus()
+    error = error_number("RESET_REQUIRED")
+    nvml_node.state.fault(0, "nvmlDeviceSetMigMode.activation", error, times=1)
+    assert pynvml.nvmlDeviceSetMigMode(gpu, 1) == pynvml.NVML_ERROR_RESET_REQUIRED
+    assert pynvml.nvmlDeviceGetMigMode(gpu) == [0, 1]
+    assert pynvml.nvmlDeviceSetMigMode(gpu, 1) == pynvml.NVML_SUCCESS
+    assert pynvml.nvmlDeviceGetMigMode(gpu) == [1, 1]

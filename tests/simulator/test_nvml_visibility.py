@@ -167,3 +167,32 @@ def test_cuda_counts_what_nvml_shows(busy_node: SimulatedNode) -> None:
     no_device = 100
     found = cuda(folder / "libcuda.so.1")
     assert found[:3] == [not_initialised, no_device, not_initialised]
+
+
+@pytest.mark.parametrize(
+    ("layout", "tree"), [("lib64", True), ("usr/lib64", True), ("opt/driver/lib", False)]
+)
+def test_other_library_layouts(
+    make_node: MakeNode,
+    use_nvml: UseNvml,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    layout: str,
+    *,
+    tree: bool,
+) -> None:
+    """The state is beside the library wherever that is; of some folders the tree is known too."""
+    node = make_node(gpus=2)
+    root = tmp_path / "c"
+    library = container(node, root, "nvidiactl", "nvidia1")
+    folder = root / layout
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    library.parent.rename(folder)
+    if not tree:
+        monkeypatch.setenv("SIM_NVML_PREFIX", str(root))
+        library = folder / library.name
+        load(library)
+        expect("DRIVER_NOT_LOADED", pynvml.nvmlInit)  # the environment leads elsewhere
+        monkeypatch.setenv("SIM_NVML_STATE", str(next(folder.glob("libnvidia-simstate*"))))
+    use_container(folder / library.name, use_nvml, node)
+    assert seen() == [node.gpu(1)["uuid"]]

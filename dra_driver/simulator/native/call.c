@@ -183,16 +183,9 @@ static void sleep_ms(uint32_t milliseconds)
 static nvmlReturn_t use_fault(struct call *call, uint64_t gpu_serial)
 {
     uint32_t hang_ms = 0;
-    nvmlReturn_t error = NVML_SUCCESS;
     if (sim_lock(call->sim, call->sim->writable) != NVML_SUCCESS)
         return NVML_SUCCESS;
-    struct sim_fault *fault = sim_fault_for(call->sim->core, call->function, gpu_serial);
-    if (fault) {
-        hang_ms = fault->hang_ms;
-        error = (nvmlReturn_t)fault->error;
-        if (fault->times && call->sim->writable && --fault->times == 0)
-            memset(fault, 0, sizeof *fault);
-    }
+    nvmlReturn_t error = sim_fault_use(call->sim, call->function, gpu_serial, &hang_ms);
     sim_unlock(call->sim);
     sleep_ms(hang_ms);
     return error;

@@ -85,16 +85,13 @@ nvmlReturn_t sim_open(const char *root, sim_t **out)
 {
     char path[PATH_MAX], prefix[PATH_MAX];
     const char *wanted = root ? NULL : getenv("SIM_NVML_STATE");
-    nvmlReturn_t result = NVML_SUCCESS;
-    if (root)
-        result = resolve_root(root, prefix);
-    else
-        sim_copy(prefix, sizeof prefix, sim_own_prefix());
+    nvmlReturn_t result = root ? resolve_root(root, prefix) : NVML_SUCCESS;
     if (result == NVML_SUCCESS && !wanted)
-        result = sim_find_state(prefix, root ? "" : sim_own_version(), path, sizeof path);
+        result = root ? sim_find_state(prefix, "", path, sizeof path)
+                      : sim_find_state(sim_own_prefix(), sim_own_version(), path, sizeof path);
     if (result != NVML_SUCCESS)
         return result;
-    return sim_open_path(wanted ? wanted : path, prefix, out);
+    return sim_open_path(wanted ? wanted : path, root ? prefix : sim_own_prefix(), out);
 }
 
 void sim_close(sim_t *sim)

@@ -274,6 +274,17 @@ nvmlReturn_t nvmlDeviceGetArchitecture(nvmlDevice_t device, nvmlDeviceArchitectu
     return give_number(&call, NVML_SUCCESS, call.model->architecture, arch);
 }
 
+nvmlReturn_t nvmlDeviceGetVirtualizationMode(nvmlDevice_t device,
+                                             nvmlGpuVirtualizationMode_t *pVirtualMode)
+{
+    struct call call = {0};
+    nvmlReturn_t result = call_begin_on(&call, __func__, READING, ON_DEVICE, device);
+    if (result != NVML_SUCCESS)
+        return result;
+    return give_number(&call, NVML_SUCCESS, NVML_GPU_VIRTUALIZATION_MODE_NONE,
+                       (unsigned int *)pVirtualMode);
+}
+
 nvmlReturn_t nvmlDeviceGetNumaNodeId(nvmlDevice_t device, unsigned int *node)
 {
     struct call call = {0};

@@ -6,7 +6,7 @@
 #include "call.h"
 
 static pthread_mutex_t init_mutex = PTHREAD_MUTEX_INITIALIZER;
-static unsigned int references;
+static atomic_uint references;
 static _Atomic(sim_t *) state;
 static _Atomic(uint64_t) epoch;
 

@@ -86,6 +86,19 @@ nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned int *currentMode
     return call_end(&call, result);
 }
 
+/* Also where a switch needs no reset the activation may fail: passed-through GPUs answer
+ * RESET_REQUIRED, busy ones IN_USE (nvml.h). The mode is pending then. */
+static nvmlReturn_t activate(const struct call *call, unsigned int mode)
+{
+    uint32_t hang_ms;
+    nvmlReturn_t fault =
+        sim_fault_use(call->sim, SIM_FAULT_ACTIVATION, call->gpu->serial, &hang_ms);
+    if (fault == NVML_SUCCESS)
+        return sim_mig_switch(call->sim, call->gpu, mode, sim_client_others(call->sim, call->gpu));
+    call->gpu->mig_pending = mode;
+    return fault;
+}
+
 nvmlReturn_t nvmlDeviceSetMigMode(nvmlDevice_t device, unsigned int mode,
                                   nvmlReturn_t *activationStatus)
 {
@@ -98,8 +111,7 @@ nvmlReturn_t nvmlDeviceSetMigMode(nvmlDevice_t device, unsigned int mode,
         return call_end(&call, NVML_ERROR_INVALID_ARGUMENT);
     result = mig_supported(&call);
     if (result == NVML_SUCCESS) {
-        int others = sim_client_others(call.sim, call.gpu);
-        *activationStatus = sim_mig_switch(call.sim, call.gpu, mode, others);
+        *activationStatus = activate(&call, mode);
         call_note(&call, "mode=%u activation=%s", mode, sim_error_name(*activationStatus));
     }
     return call_end(&call, result);

@@ -22,6 +22,7 @@ static const char *const library_dirs[] = {MAIN_LIBRARY_DIR, "/usr/lib64", "/usr
 static const char *const program_dirs[] = {"/usr/bin", "/usr/sbin", "/bin", "/sbin"};
 
 static char own_prefix[PATH_MAX];
+static char own_dir[PATH_MAX];
 static char own_version[32];
 
 static void cut_dir(char *dir, const char *const *ends, size_t count)
@@ -73,8 +74,9 @@ static void find_prefix(void)
         find_version(path);
     sim_copy(path, sizeof path, info.dli_fname);
     cut_file(path);
-    if (!realpath(path, own_prefix))
-        sim_copy(own_prefix, sizeof own_prefix, path);
+    if (!realpath(path, own_dir))
+        sim_copy(own_dir, sizeof own_dir, path);
+    sim_copy(own_prefix, sizeof own_prefix, own_dir);
     cut_dir(own_prefix, library_dirs, sizeof library_dirs / sizeof *library_dirs);
     (void)program_dirs;
 }
@@ -123,9 +125,12 @@ static int find_in_dir(const char *dir, const char *version, char *path, size_t 
     return name[0] && snprintf(path, size, "%s/%s", dir, name) < (int)size;
 }
 
+/* A library finds the state beside itself, wherever that is; else the usual folders are searched. */
 nvmlReturn_t sim_find_state(const char *prefix, const char *version, char *path, size_t size)
 {
     char dir[PATH_MAX];
+    if (prefix == own_prefix && own_dir[0] && find_in_dir(own_dir, version, path, size))
+        return NVML_SUCCESS;
     for (size_t i = 0; i < sizeof library_dirs / sizeof *library_dirs; i++) {
         snprintf(dir, sizeof dir, "%s%s", prefix, library_dirs[i]);
         if (find_in_dir(dir, version, path, size))

@@ -16,8 +16,9 @@
  * makes missing capability nodes when instances are made: of the kind and major of nvidia-cap1 (a
  * device or a plain file), and only if nvidia-cap1 exists.
  *
- * The environment variables SIM_NVML_STATE (a state file) and SIM_NVML_PREFIX (a tree) replace
- * what is derived from the path; they are for tests.
+ * A library in any other folder still finds the state beside itself; its PREFIX is empty then. The
+ * environment variables SIM_NVML_STATE (a state file) and SIM_NVML_PREFIX (a tree) replace what is
+ * derived from the path; they are for tests.
  *
  * A driver upgrade: copy the library to its new name (a new inode, or a process that has the old one
  * loaded can't load the new one), call sim_driver_version, which renames the state file and keeps
@@ -177,7 +178,8 @@ SIM_API nvmlReturn_t sim_partition(sim_t *sim, int gpu, const char *profile, int
 SIM_API nvmlReturn_t sim_unpartition(sim_t *sim, int gpu, uint32_t gi_id);
 /* Each matching call sleeps hang_ms, then answers error (0: goes on as usual); times 0: for ever.
  * A name without _vN means all versions; a final * means any rest. gpu -1 means every device and
- * the calls that have none. */
+ * the calls that have none. The name nvmlDeviceSetMigMode.activation stands for the activation
+ * status that this call answers beside its success. */
 SIM_API nvmlReturn_t sim_fault(sim_t *sim, int gpu, const char *function, int error, uint32_t times,
                                uint32_t hang_ms);
 /* Forget all faults. */

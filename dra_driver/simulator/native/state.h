@@ -30,6 +30,8 @@
 #define SIM_CALLS 512
 #define SIM_PATH 256
 #define SIM_NONE 0xFFFFFFFFu
+/* Not a call: what nvmlDeviceSetMigMode, itself successful, says of the activation. */
+#define SIM_FAULT_ACTIVATION "nvmlDeviceSetMigMode.activation"
 
 struct sim_ci {
     uint64_t serial; /* 0: free */
@@ -259,5 +261,8 @@ uint64_t sim_event_first(const struct sim_core *core);
 /* ---- faults.c ---- */
 /* Under the lock: the first fault that matches a call; gpu_serial 0: a call that has no device. */
 struct sim_fault *sim_fault_for(struct sim_core *core, const char *function, uint64_t gpu_serial);
+/* Take one use of it: gives its error, or NVML_SUCCESS where none matches. */
+nvmlReturn_t sim_fault_use(sim_t *sim, const char *function, uint64_t gpu_serial,
+                           uint32_t *hang_ms);
 
 #endif
