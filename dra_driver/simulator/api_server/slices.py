@@ -140,6 +140,8 @@ def _complete(spec: JsonObject) -> None:
     """Set missing times of taints and rewrite quantities in their canonical form."""
     for device in spec.get("devices", []):
         for taint in device.get("taints", []):
+            if not taint.get("value"):
+                taint.pop("value", None)
             taint.setdefault("timeAdded", datetime.now(tz=UTC).strftime("%Y-%m-%dT%H:%M:%SZ"))
     for holder, key in _quantities(spec):
         holder[key] = canonical(holder[key])
