@@ -12,10 +12,10 @@ from decimal import Decimal
 from functools import cache
 from typing import Any
 
-from cel_expr_python import cel
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import Message
 
+from dra_driver.allocation.evaluator import cel
 from dra_driver.model.quantity import Quantity
 
 _PACKAGE = "kubernetes"

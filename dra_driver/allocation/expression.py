@@ -14,11 +14,9 @@ from collections.abc import Callable, Mapping
 from functools import cache, lru_cache
 from typing import Any, TypeAlias, TypeVar
 
-from cel_expr_python import cel
-from cel_expr_python.ext import ext_bindings, ext_optional, ext_strings
-
 from dra_driver.allocation import cel_values
 from dra_driver.allocation.devices import AttributeValue, Device, Version
+from dra_driver.allocation.evaluator import cel, ext_bindings, ext_optional, ext_strings
 
 _MISSING_KEY = re.compile(r"Key not found in map : (.*)", re.DOTALL)
 _HINT = "read it as .?name.orValue(...) or ask for it with has() first"

@@ -3,6 +3,7 @@
 The only package that imports subprocess, fcntl or mount calls.
 """
 
+from dra_driver.host.children import Child
 from dra_driver.host.failpoints import failpoint
 from dra_driver.host.files import (
     ensure_folder,
@@ -18,6 +19,7 @@ from dra_driver.host.locks import FileLock, MarkedLock, RangeLock
 from dra_driver.host.roots import HostRoot, inside
 
 __all__ = [
+    "Child",
     "FileLock",
     "HostRoot",
     "MarkedLock",

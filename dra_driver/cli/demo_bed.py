@@ -1,0 +1,208 @@
+"""The ground on which the demo plays: one simulated node with everything that a real one has.
+
+Hardware, API server and kubelet are stand-ins; the plugin is the real program in a process of its
+own. All of it lives in one temporary folder, on loopback and on sockets in that folder.
+"""
+
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+from dra_driver.host import Child
+from dra_driver.model.errors import BadNode, StorageFailed
+from dra_driver.simulator.api_server import ApiServer
+from dra_driver.simulator.device_nodes import NodeKind
+from dra_driver.simulator.kubelet import Kubelet
+from dra_driver.simulator.node import Node
+from dra_driver.simulator.node_file import GpuSpec, NodeSpec, PartitionSpec
+
+DRIVER: Final = "gpu.nvidia.com"
+NODE: Final = "demo"
+PATIENCE: Final = 10.0  # seconds that any single step may take
+
+_WHOLE: Final = 6
+_SMALL: Final = ("1g.10gb",) * 7
+_MIXED: Final = ("3g.40gb", "2g.20gb", "1g.10gb", "1g.10gb")
+_LONGEST_BASE: Final = 40  # bytes; socket paths have 107 in all
+_STOP_SECONDS: Final = 5.0
+_KEPT: Final = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR")  # of our variables; no KUBECONFIG
+
+
+class PluginFailed(BadNode):
+    """The plugin did not do what the demo shows."""
+
+    reason = "PluginFailed"
+
+
+class DemoBed:
+    """Node, API server, kubelet and plugin; all end with the `with` block, whatever happens."""
+
+    def __init__(self, check: Callable[[], None]) -> None:
+        """Make a folder and nothing else yet. `check` is called before each step and in waits.
+
+        What it raises ends the demo at a point where all that was started is known.
+        """
+        self.check = check
+        self._ends = ExitStack()
+        self.folder = _short_folder()
+        self._ends.callback(shutil.rmtree, self.folder)
+        self.api = ApiServer()
+        self.kubelet = Kubelet(self.folder / "registry")
+        self.plugin: Child | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._ends.close()
+
+    @property
+    def root(self) -> Path:
+        """Driver root and host root of the simulated node."""
+        return self.folder / "node"
+
+    @property
+    def cdi_folder(self) -> Path:
+        """Where the runtime would look for CDI files."""
+        return self.folder / "cdi"
+
+    @property
+    def records_folder(self) -> Path:
+        """Where the plugin keeps one record per claim."""
+        return self.folder / "plugins" / DRIVER / "claims"
+
+    def make_node(self) -> None:
+        """Make the hardware: eight H100, two of them with partitions by hand."""
+        self.check()
+        spec = NodeSpec(
+            gpus=(
+                GpuSpec(model="h100-80gb", count=_WHOLE),
+                *(
+                    GpuSpec(
+                        model="h100-80gb",
+                        partitions=tuple(PartitionSpec(profile=profile) for profile in layout),
+                    )
+                    for layout in (_SMALL, _MIXED)
+                ),
+            )
+        )
+        # Plain files for device nodes: no rights are needed, and no container will open them.
+        node = Node.create(self.root, spec, device_nodes=NodeKind.PLAIN, seed=NODE)
+        self._ends.callback(node.close)
+
+    def start_cluster(self) -> None:
+        """Start what stands for API server and kubelet."""
+        self.check()
+        self.api.start()
+        self._ends.callback(self.api.stop)
+        self.api.objects.create("nodes", {"metadata": {"name": NODE}})
+        for folder in ("registry", "plugins", "cdi"):
+            (self.folder / folder).mkdir()
+        self.kubelet.start()
+        self._ends.callback(self.kubelet.stop)
+
+    def start_plugin(self) -> int:
+        """Start the real `dra-driver serve`; return its process id."""
+        self.check()
+        kubeconfig = self.api.write_kubeconfig(self.folder / "kubeconfig")
+        arguments = [
+            sys.executable,
+            "-m",
+            "dra_driver.cli",
+            "serve",
+            f"--node-name={NODE}",
+            f"--kubeconfig={kubeconfig}",
+            f"--cdi-root={self.cdi_folder}",
+            f"--nvidia-driver-root={self.root}",
+            f"--container-driver-root={self.root}",
+            f"--host-root={self.root}",
+            f"--hook-folder={self.folder / 'hook'}",
+            f"--kubelet-plugins-directory-path={self.folder / 'plugins'}",
+            f"--kubelet-registrar-directory-path={self.folder / 'registry'}",
+        ]
+        environment = {name: os.environ[name] for name in _KEPT if name in os.environ}
+        self.plugin = Child(arguments, self.folder / "plugin.log", environment)
+        self._ends.callback(self.plugin.stop, _STOP_SECONDS)
+        return self.plugin.pid
+
+    def stop_plugin(self) -> None:
+        """End the plugin as its Pod's end does. Raises PluginFailed if it does not end well."""
+        self.check()
+        status = None if self.plugin is None else self.plugin.stop(PATIENCE)
+        sockets = [path.name for path in self.folder.rglob("*.sock")]
+        if status != 0 or sockets:
+            raise PluginFailed(f"the plugin ended with status {status} and left {sockets}")
+
+    def last_words(self) -> str:
+        """Return the end of the plugin's log."""
+        return "" if self.plugin is None else self.plugin.last_words()
+
+    def wait_registered(self) -> float:
+        """Wait until the kubelet has found the plugin; return how long it took to introduce itself.
+
+        Raises PluginFailed.
+        """
+        self.wait_for(lambda: bool(self._registrations()), "to register with the kubelet")
+        return self._registrations()[-1]
+
+    def wait_published(self) -> list[dict[str, Any]]:
+        """Wait for the complete pool; return its ResourceSlices. Raises PluginFailed."""
+        self.wait_for(lambda: _complete(self.slices()), "to publish its devices")
+        return self.slices()
+
+    def wait_for(self, condition: Callable[[], bool], what: str) -> None:
+        """Wait until the condition holds. Raises PluginFailed with the plugin's last words."""
+        deadline = time.monotonic() + PATIENCE
+        while not condition():
+            self.check()
+            status = None if self.plugin is None else self.plugin.ended()
+            if status is not None:
+                raise PluginFailed(
+                    f"the plugin was asked {what}, but it ended with status {status}"
+                )
+            if time.monotonic() > deadline:
+                raise PluginFailed(f"the plugin was asked {what}, but did not in {PATIENCE:g} s")
+            time.sleep(0.02)
+
+    def slices(self) -> list[dict[str, Any]]:
+        """Return the ResourceSlices in the API server."""
+        return self.api.objects.select("resourceslices")
+
+    def claim_files(self) -> tuple[int, int]:
+        """Return how many CDI files and records of claims there are."""
+        cdi = sum("-claim_" in path.name for path in self.cdi_folder.iterdir())
+        return cdi, len(list(self.records_folder.glob("*.json")))
+
+    def _registrations(self) -> list[float]:
+        return [each.seconds for each in self.kubelet.history if each.what == "registered"]
+
+
+def _complete(slices: list[dict[str, Any]]) -> bool:
+    pools = [piece["spec"]["pool"] for piece in slices]
+    newest = max((pool["generation"] for pool in pools), default=0)
+    current = [pool for pool in pools if pool["generation"] == newest]
+    devices = any(piece["spec"].get("devices") for piece in slices)
+    return devices and len(current) == current[0]["resourceSliceCount"]
+
+
+def _short_folder() -> Path:
+    """Make a folder whose sockets have room in their addresses."""
+    base = tempfile.gettempdir()
+    if len(os.fsencode(base)) > _LONGEST_BASE:
+        base = "/tmp"  # noqa: S108 # mkdtemp makes a private folder in it
+    try:
+        return Path(tempfile.mkdtemp(prefix="dra-demo-", dir=base))
+    except OSError as error:
+        raise StorageFailed(f"the demo needs a temporary folder: {error}") from error
