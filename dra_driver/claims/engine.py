@@ -6,18 +6,19 @@ Prepare, for each claim of the call:
 2. read      the claim's allocation from the API server (the only request)
 3. resolve   allocated names and configs to hardware: a plan, nothing changed yet
 4. reserve   refuse what another claim holds, else write the plan as record "preparing"
-5. apply     each step in turn; when one fails, undo all of them and forget the record
+5. make      each effect in turn (so far: cdi); when one fails, all are undone again
 6. commit    record "prepared", and the answer
 
-A claim whose record says "prepared" is located again by hardware identity and runs step 5: steps
-leave alone what is right and restore what a reboot took. A record "preparing" was left by a crash:
-it is undone first.
+A claim whose record says "prepared" is located again by hardware identity and runs step 5:
+effects leave alone what is right and restore what a reboot took. A record "preparing" was left by
+a crash: it is undone first.
 
-Unprepare needs the record alone: undo the steps backwards, forget the record.
+Unprepare needs the record alone: undo the effects backwards, forget the record.
 """
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
@@ -25,8 +26,9 @@ from typing import TypeVar
 from dra_driver.cdi import ClaimSpecs
 from dra_driver.claims.effects import CdiEffect, Effect, as_cdi_device, record_from_cdi
 from dra_driver.claims.resolve import locate, missing_devices, plan
+from dra_driver.claims.steps import Steps
 from dra_driver.config import Settings
-from dra_driver.host import HostRoot, failpoint
+from dra_driver.host import HostRoot
 from dra_driver.kube import KubeClient
 from dra_driver.model import ClaimRef, DriverError, Inventory, PreparedClaim, ResourceClaim
 from dra_driver.model.errors import (
@@ -71,6 +73,7 @@ class Engine:
         self._events = events
         self.records = Records(settings.data_folder, partial(record_from_cdi, specs))
         self._host = HostRoot(settings.host_root)
+        self._step = Steps(metrics)
         self._effects: tuple[Effect, ...] = (CdiEffect(specs),)
 
     def start(self) -> None:
@@ -83,7 +86,7 @@ class Engine:
         with self.records.claim_lock(ref.uid):
             record = self.records.get(ref.uid)
             if record is not None and record.phase is Phase.PREPARED:
-                self._apply(self._located(record), cancelled=lambda: False)
+                self._make(self._located(record), record, cancelled=lambda: False)
                 log.info("claim is restored", claim=ref)
 
     def prepare(
@@ -132,23 +135,21 @@ class Engine:
     def _prepare_one(self, ref: ClaimRef, cancelled: Cancel) -> PreparedClaim:
         _stop_if(cancelled, ref)  # a call that waited for the lock may be long dead
         record = self.records.get(ref.uid)
-        claim = self._read_claim(ref, record)
+        with self._step("prepare", "read"):
+            claim = self._read_claim(ref, record)
         if record is not None and not _is_answered_by(record, claim):
             self._take_back(record)
             record = None
+        if record is None and not claim.devices:
+            return PreparedClaim(ref, ())  # all of its devices are other drivers'
+        with self._step("prepare", "resolve"):
+            wanted = self._located(record) if record else self._plan(claim)
         if record is None:
-            if not claim.devices:
-                return PreparedClaim(ref, ())  # all of its devices are other drivers'
-            wanted = self._plan(claim)
-            self.records.reserve(wanted)
-        else:
-            wanted = self._located(record)
-        self._apply(wanted, cancelled)
-        wanted = wanted.in_phase(Phase.PREPARED)
-        if wanted != record:
-            self.records.update(wanted)
-        log.info("claim is prepared", claim=ref, devices=[d.device for d in wanted.devices])
-        return wanted.answer()
+            with self._step("prepare", "reserve"):
+                self.records.reserve(wanted)
+        made = self._make(wanted, record, cancelled)
+        log.info("claim is prepared", claim=ref, devices=[d.device for d in made.devices])
+        return made.answer()
 
     def _read_claim(self, ref: ClaimRef, record: ClaimRecord | None) -> ResourceClaim:
         """Claim as the API server has it; while it is away a finished record speaks for it."""
@@ -179,18 +180,24 @@ class Engine:
         except DeviceNotFound:  # made again a moment ago, perhaps
             return locate(record, self._discovery.look(_LOOK_SECONDS))
 
-    def _apply(self, record: ClaimRecord, cancelled: Cancel) -> None:
-        for effect in self._effects:
-            try:
-                _stop_if(cancelled, record.ref)
-                failpoint(f"before-apply:{effect.name}")
-                with self._metrics.timed("prepare", effect.name):
-                    effect.apply(record)
-                failpoint(f"after-apply:{effect.name}")
-            except Exception:
-                if record.phase is Phase.PREPARING:
-                    self._roll_back(record)
-                raise
+    def _make(
+        self, wanted: ClaimRecord, before: ClaimRecord | None, cancelled: Cancel
+    ) -> ClaimRecord:
+        """Apply all steps and commit; what was not prepared before is taken back on failure."""
+        made = wanted.in_phase(Phase.PREPARED)
+        try:
+            for effect in self._effects:
+                _stop_if(cancelled, wanted.ref)
+                with self._step("prepare", effect.name):
+                    effect.apply(wanted)
+            with self._step("prepare", "commit"):
+                if made != before:
+                    self.records.update(made)
+        except Exception:
+            if before is None:
+                self._roll_back(wanted)
+            raise
+        return made
 
     def _roll_back(self, record: ClaimRecord) -> None:
         """Take a failed Prepare back, without hiding why it failed."""
@@ -211,11 +218,10 @@ class Engine:
     def _take_back(self, record: ClaimRecord) -> None:
         """Undo all steps, last first, and forget the record; whatever fails is left for a retry."""
         for effect in reversed(self._effects):
-            failpoint(f"before-undo:{effect.name}")
-            with self._metrics.timed("unprepare", effect.name):
+            with self._step("unprepare", effect.name):
                 effect.undo(record)
-            failpoint(f"after-undo:{effect.name}")
-        self.records.forget(record.uid, when_none_left=self._specs.undo_common)
+        with self._step("unprepare", "forget"):
+            self.records.forget(record.uid, when_none_left=self._specs.undo_common)
 
     def _inventory(self) -> Inventory:
         inventory = self._discovery.current()
@@ -228,13 +234,14 @@ class Engine:
         """Do the work; a failure becomes the error that explains it, told everywhere."""
         try:
             result = work()
-            self._count_devices()
         except DriverError as error:
             return self._report(operation, ref, error)
         except Exception as error:
             log.exception("unexpected failure", operation=operation, claim=ref)
             bug = Bug(f"{operation} of claim {ref} failed unexpectedly: {error!r}")
             return self._report(operation, ref, bug)
+        with suppress(DriverError):  # a figure is not worth a claim
+            self._count_devices()
         return result
 
     def _report(self, operation: str, ref: ClaimRef, error: DriverError) -> DriverError:
