@@ -7,11 +7,24 @@ from pathlib import Path
 
 import pytest
 
+from dra_driver.simulator.node_file import GpuSpec, NodeSpec, PartitionSpec
 from tests.cluster.cluster import Cluster
+from tests.cluster.driver import Driver
 from tests.cluster.settings import inside
 from tests.cluster.workload import Namespace
 
 _HERE = Path(__file__).parent
+_GPUS = NodeSpec(
+    gpus=(
+        GpuSpec(model="t4"),
+        GpuSpec(model="h100-80gb", count=8),
+        GpuSpec(model="h100-80gb", partitions=(PartitionSpec(profile="1g.10gb"),)),
+        GpuSpec(
+            model="h100-80gb",
+            partitions=tuple(PartitionSpec(profile=name) for name in ("3g.40gb", "1g.10gb")),
+        ),
+    )
+)
 _SETTINGS = inside()
 
 
@@ -57,3 +70,26 @@ def namespace(cluster: Cluster) -> Iterator[Namespace]:
     made.create()
     yield made
     made.remove()
+
+
+@pytest.fixture(scope="session")
+def installed(cluster: Cluster) -> Iterator[Driver]:
+    """Make the node one of GPUs of several kinds, and install the driver on it."""
+    made = Driver(cluster, _GPUS)
+    made.install()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def driver(installed: Driver) -> Driver:
+    """Give the driver, ready: an earlier test may have disturbed it."""
+    installed.main.wait_ready()
+    return installed
+
+
+@pytest.fixture
+def gpu_namespace(driver: Driver) -> Iterator[Namespace]:
+    """Make a namespace for one test; afterwards nothing of its claims is on the node."""
+    with driver.namespace() as made:
+        yield made

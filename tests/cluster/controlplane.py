@@ -14,6 +14,7 @@ from tests.cluster.settings import Settings
 
 _ETCD = "http://127.0.0.1:2379"
 _READY_SECONDS = 180.0
+_DRIVER_NAMESPACE = "gpu-dra-driver"  # of deploy/manifests/rbac.yaml
 _AUDITED_GROUPS = ("resource.k8s.io", "events.k8s.io", "")
 
 
@@ -121,11 +122,16 @@ class ControlPlane:
         return [*flags, *self._settings.gates_flag]
 
     def _write_audit_policy(self) -> Path:
-        """Log who writes what of the kinds that drivers deal with; bodies are left out."""
+        """Log who writes what of the kinds that drivers deal with, and all that our driver asks.
+
+        Bodies are left out.
+        """
         path = self._state / "audit-policy.json"
         groups = [{"group": group} for group in _AUDITED_GROUPS]
         writes = ["create", "update", "patch", "delete", "deletecollection"]
+        our_group = f"system:serviceaccounts:{_DRIVER_NAMESPACE}"
         rules = [
+            {"level": "Metadata", "userGroups": [our_group], "resources": groups},
             {"level": "Metadata", "verbs": writes, "resources": groups},
             {"level": "None"},
         ]

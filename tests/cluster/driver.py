@@ -1,0 +1,190 @@
+"""The driver on the cluster's node: simulated GPUs, and `dra-driver serve` beside the kubelet.
+
+It acts as the ServiceAccount of `deploy/manifests/rbac.yaml` with a token bound to the node, so a
+right that is missing there shows up here.
+"""
+
+import secrets
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from http import HTTPStatus
+from pathlib import Path
+from typing import Final
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from dra_driver.simulator.device_nodes import NodeKind
+from dra_driver.simulator.node_file import NodeSpec
+from tests.cluster.api import Object
+from tests.cluster.cache import HarnessError
+from tests.cluster.cluster import Cluster
+from tests.cluster.workload import RESOURCE_API, Namespace
+from tests.support.node import SimulatedNode
+
+CHECKOUT: Final = Path(__file__).parents[2]
+DRIVER: Final = "gpu.nvidia.com"
+ACCOUNT: Final = ("gpu-dra-driver", "gpu-dra-driver-kubelet-plugin")
+USER: Final = f"system:serviceaccount:{ACCOUNT[0]}:{ACCOUNT[1]}"
+LONGEST_WAIT: Final = 60.0  # seconds; ten times and more what is promised anywhere
+
+_PROGRAM: Final = Path(sys.executable).with_name("dra-driver")
+_CDI_ROOT: Final = Path("/var/run/cdi")
+_FIRST_PORT: Final = 18080
+_LOOK_SECONDS: Final = 0.05
+
+
+class Instance:
+    """One `dra-driver serve`; it may be started again after it has ended."""
+
+    def __init__(self, cluster: Cluster, name: str, port: int, arguments: list[str]) -> None:
+        """Build it; nothing runs before `start`."""
+        self._port = port
+        endpoint = f"--http-endpoint=127.0.0.1:{port}"
+        self.process = cluster.host_process(name, [_PROGRAM, "serve", *arguments, endpoint])
+
+    def start(self, *, ready: bool = True) -> None:
+        """Start it and wait until it says that it is ready."""
+        self.process.start()
+        if ready:
+            self.wait_ready()
+
+    def wait_ready(self) -> float:
+        """Wait until /readyz says yes; gives the seconds it took. Fails at once if it has ended."""
+        answers: list[tuple[int, str]] = []
+
+        def ready() -> bool:
+            self.process.check()
+            answers[:] = [self.get("/readyz")]
+            return answers[0][0] == HTTPStatus.OK
+
+        try:
+            return eventually(ready, f"{self.process.name} is ready")
+        except HarnessError as error:
+            raise HarnessError(f"{error}: {answers}\n{self.process.tail()}") from None
+
+    def get(self, path: str) -> tuple[int, str]:
+        """Ask it over HTTP; status 0 when nobody listens."""
+        try:
+            url = f"http://127.0.0.1:{self._port}{path}"
+            with urllib.request.urlopen(url, timeout=LONGEST_WAIT) as page:
+                return page.status, page.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+        except OSError as error:
+            return 0, str(error)
+
+    def metric(self, name: str, **labels: str) -> float:
+        """Value of one series of /metrics."""
+        _, text = self.get("/metrics")
+        found = [
+            sample.value
+            for family in text_string_to_metric_families(text)
+            for sample in family.samples
+            if sample.name == name and sample.labels == labels
+        ]
+        if len(found) != 1:
+            raise HarnessError(f"/metrics has {len(found)} series {name}{labels}")
+        return found[0]
+
+
+class Driver:
+    """A simulated node with real device nodes, and the instances of the driver on it."""
+
+    def __init__(self, cluster: Cluster, spec: NodeSpec) -> None:
+        """Make the simulated node; `install` has to follow."""
+        self.cluster = cluster
+        self._folder = cluster.folder("gpu-node")
+        self.node = SimulatedNode.create(
+            self._folder / "root", spec, device_nodes=NodeKind.REAL, seed="cluster"
+        )
+        self._instances = 0
+        self._kubeconfig = Path()
+
+    def install(self) -> None:
+        """Apply what an administrator applies, and start the driver."""
+        manifests = [CHECKOUT / "deploy/manifests/rbac.yaml", CHECKOUT / "deviceclasses"]
+        self.cluster.kubectl("apply", *(f"--filename={path}" for path in manifests))
+        self._kubeconfig = self.cluster.service_account(*ACCOUNT)
+        self.main = self.instance()
+        self.main.start()
+
+    def instance(self, *arguments: str) -> Instance:
+        """Build a further instance; `--pod-uid=…` gives it sockets of its own."""
+        name = f"dra-driver-{self._instances}"
+        port = _FIRST_PORT + self._instances
+        self._instances += 1
+        base = {
+            "node-name": self.cluster.node_name,
+            "kubeconfig": self._kubeconfig,
+            "cdi-root": _CDI_ROOT,
+            "nvidia-driver-root": self.node.root,
+            "container-driver-root": self.node.root,
+            "host-root": self.node.root,
+            "hook-folder": self._folder / "hook",
+        }
+        flags = [f"--{flag}={value}" for flag, value in base.items()]
+        return Instance(self.cluster, name, port, [*flags, *arguments])
+
+    def close(self) -> None:
+        """Let go of the simulated node; processes end with the cluster."""
+        self.node.close()
+
+    def slices(self) -> list[Object]:
+        """Slices of this driver in the API server, in the order of their names."""
+        query = {"fieldSelector": f"spec.driver={DRIVER}"}
+        items: list[Object] = self.cluster.api.get(f"{RESOURCE_API}/resourceslices", **query)[
+            "items"
+        ]
+        return sorted(items, key=lambda item: str(item["metadata"]["name"]))
+
+    def published(self) -> dict[str, tuple[str, int]]:
+        """UID and generation of each slice by its name: any write of a slice changes it."""
+        return {
+            item["metadata"]["name"]: (item["metadata"]["uid"], item["metadata"]["generation"])
+            for item in self.slices()
+        }
+
+    def device_names(self) -> set[str]:
+        """Names of all published devices."""
+        return {
+            device["name"] for item in self.slices() for device in item["spec"].get("devices", [])
+        }
+
+    def cdi_files(self) -> list[Path]:
+        """CDI files of this driver, in whichever folder the runtime reads."""
+        folders = self.cluster.cdi_folders
+        return sorted(path for folder in folders for path in folder.glob(f"*{DRIVER}*"))
+
+    def leftovers(self) -> set[str]:
+        """Names of all CDI files, and of all records of claims."""
+        records = self.cluster.kubelet_root / "plugins" / DRIVER / "claims"
+        return {path.name for path in (*self.cdi_files(), *records.glob("*.json*"))}
+
+    def requests(self) -> list[Object]:
+        """All requests that this driver has made of the API server so far, as its audit log."""
+        return [item for item in self.cluster.audit_events() if item["user"]["username"] == USER]
+
+    @contextmanager
+    def namespace(self, labels: Mapping[str, str] | None = None) -> Iterator[Namespace]:
+        """Make a namespace; when it is gone nothing may be left of its claims on the node."""
+        made = Namespace(self.cluster, f"gpu-{secrets.token_hex(4)}")
+        made.create(labels)
+        yield made
+        made.remove()
+        assert self.leftovers() == set()
+
+
+def eventually(condition: Callable[[], object], what: str, limit: float = LONGEST_WAIT) -> float:
+    """Wait until the condition holds, print and give how long it took; fail after `limit`."""
+    began = time.monotonic()
+    while not condition():
+        if time.monotonic() - began > limit:
+            raise HarnessError(f"{what}: not within {limit:.0f} s")
+        time.sleep(_LOOK_SECONDS)
+    took = time.monotonic() - began
+    print(f"{what}: {took:.2f} s")
+    return took
