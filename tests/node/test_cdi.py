@@ -90,7 +90,11 @@ def test_the_cache_is_what_ldconfig_would_have_made(
     compile_driver_libraries(capabilities, {"liba.so.1": "liba.so.1"})
     container.ldconfig()
     before = container.cache_lines()
-    shared = common(make_driver("usr/local/nvidia/lib64"))
+    driver = make_driver("usr/local/nvidia/lib64")
+    compile_driver_libraries(
+        driver.root / driver.folder, {f"libb{n}.so.{VERSION}": f"libb{n}.so.3" for n in (8, 11)}
+    )
+    shared = common(driver)
     container.mount(shared)
     container.run_hooks(shared)
     assert set(before) < set(container.cache_lines())

@@ -142,6 +142,14 @@ int open_in_root(int root, const char *path, int flags, bool own)
     return fd;
 }
 
+/* Give back what was not needed, so that no look beyond the end goes unnoticed. */
+static void fit(bytes_t *bytes)
+{
+    unsigned char *smaller = bytes->size > 0 ? realloc(bytes->data, bytes->size) : NULL;
+    if (smaller != NULL)
+        bytes->data = smaller;
+}
+
 /* Read to the end; false with errno when that fails or is more than `limit` bytes. */
 bool read_whole(int fd, size_t limit, bytes_t *out)
 {
@@ -156,8 +164,10 @@ bool read_whole(int fd, size_t limit, bytes_t *out)
             out->data = larger;
         }
         ssize_t length = read(fd, out->data + out->size, room - out->size);
-        if (length == 0)
+        if (length == 0) {
+            fit(out);
             return true;
+        }
         if (length < 0 && errno == EINTR)
             continue;
         if (length < 0)
@@ -168,8 +178,10 @@ bool read_whole(int fd, size_t limit, bytes_t *out)
             break;
         }
     }
+    int error = errno;
     free(out->data);
     *out = (bytes_t){0};
+    errno = error;
     return false;
 }
 
