@@ -51,7 +51,7 @@ def pod(
             "enableServiceLinks": False,
             "resourceClaims": [{"name": use, **source} for use, source in uses.items()],
             "restartPolicy": "Never",
-            "terminationGracePeriodSeconds": 0,
+            "terminationGracePeriodSeconds": 1,  # with 0 it is gone before the kubelet cleans up
             **spec,
         },
     }
