@@ -25,6 +25,7 @@ from typing import TypeVar
 
 from dra_driver.cdi import ClaimSpecs
 from dra_driver.claims.effects import CdiEffect, Effect, as_cdi_device, record_from_cdi
+from dra_driver.claims.hardware import Hardware
 from dra_driver.claims.resolve import locate, missing_devices, plan
 from dra_driver.claims.steps import Steps
 from dra_driver.config import Settings
@@ -39,7 +40,6 @@ from dra_driver.model.errors import (
     DriverNotReady,
     TryAgain,
 )
-from dra_driver.nvml import Discovery
 from dra_driver.state import ClaimRecord, Phase, Records
 from dra_driver.telemetry import Event, EventQueue, Metrics, logger
 
@@ -59,7 +59,7 @@ class Engine:
         self,
         settings: Settings,
         kube: KubeClient,
-        discovery: Discovery,
+        hardware: Hardware,
         specs: ClaimSpecs,
         metrics: Metrics,
         events: EventQueue,
@@ -67,7 +67,7 @@ class Engine:
         """Keep the parts; nothing is read or written before `start`."""
         self._settings = settings
         self._kube = kube
-        self._discovery = discovery
+        self._hardware = hardware
         self._specs = specs
         self._metrics = metrics
         self._events = events
@@ -164,7 +164,7 @@ class Engine:
     def _plan(self, claim: ResourceClaim) -> ClaimRecord:
         inventory = self._inventory()
         if missing_devices(claim, inventory):
-            inventory = self._discovery.look(_LOOK_SECONDS)
+            inventory = self._hardware.look(_LOOK_SECONDS)
         record = plan(claim, inventory, self._host.boot_id())
         named = (
             device.model_copy(
@@ -178,7 +178,7 @@ class Engine:
         try:
             return locate(record, self._inventory())
         except DeviceNotFound:  # made again a moment ago, perhaps
-            return locate(record, self._discovery.look(_LOOK_SECONDS))
+            return locate(record, self._hardware.look(_LOOK_SECONDS))
 
     def _make(
         self, wanted: ClaimRecord, before: ClaimRecord | None, cancelled: Cancel
@@ -224,9 +224,9 @@ class Engine:
             self.records.forget(record.uid, when_none_left=self._specs.undo_common)
 
     def _inventory(self) -> Inventory:
-        inventory = self._discovery.current()
+        inventory = self._hardware.current()
         if inventory is None:
-            why = self._discovery.not_ready() or "the GPUs have not been looked at yet"
+            why = self._hardware.not_ready() or "the GPUs have not been looked at yet"
             raise DriverNotReady(why)
         return inventory
 

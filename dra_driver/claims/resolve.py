@@ -101,7 +101,7 @@ def _refuse_unhealthy(claim: ResourceClaim, device: PublishedDevice) -> None:
     if not device.health.usable:
         raise DeviceUnhealthy(
             f"device {device.name} ({device.uuid}) of claim {claim.ref} is unhealthy: "
-            f"{device.health.message or device.health.reason}; delete the Pod so that another "
+            f"{device.health.words}; delete the Pod so that another "
             "device is chosen"
         )
 

@@ -36,6 +36,23 @@ class _Duration(click.ParamType[float]):
         return seconds
 
 
+class _Xids(click.ParamType[frozenset[int]]):
+    """Numbers with commas between them."""
+
+    name = "numbers"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> frozenset[int]:
+        if isinstance(value, frozenset):
+            return value
+        parts = [part.strip() for part in str(value).split(",")]
+        for part in parts:
+            if part and not (part.isascii() and part.isdecimal()):
+                self.fail(f"{part!r} is not an XID; give numbers such as 61,62", param, ctx)
+        return frozenset(int(part) for part in parts if part)
+
+
 class _Level(click.ParamType[str]):
     """A level by name, or klog's number for it."""
 
@@ -150,6 +167,23 @@ _OPTIONS: Final = (
         "poll_seconds",
         "POLL_INTERVAL",
         "Time between two looks at the hardware.  [default: 30s]",
+        type=_Duration(),
+        show_default=False,
+    ),
+    _option(
+        "--additional-xids-to-ignore",
+        "ignored_xids",
+        "ADDITIONAL_XIDS_TO_IGNORE",
+        "XIDs, with commas between, that do not make a device unhealthy, beside 13, 31, 43, 45, "
+        "68, 109.",
+        type=_Xids(),
+    ),
+    _option(
+        "--health-clear-after",
+        "health_clear_seconds",
+        "HEALTH_CLEAR_AFTER",
+        "Time after which a device is healthy again when no further XID came and the GPU itself "
+        "reports nothing wrong.  [default: 5m]",
         type=_Duration(),
         show_default=False,
     ),

@@ -44,6 +44,8 @@ class Settings:
     log_format: str = "text"
     log_level: str = "info"
     poll_seconds: float = 30.0  # between two looks at the hardware
+    ignored_xids: frozenset[int] = frozenset()  # beside those that are always a program's fault
+    health_clear_seconds: float = 300.0  # after which an XID that nothing confirms is forgotten
     retry_seconds: float = 30.0  # that one Prepare goes on trying; the kubelet waits 45 s
 
     @property

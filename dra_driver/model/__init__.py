@@ -25,7 +25,7 @@ from dra_driver.model.gpu import (
     Problem,
     PublishedDevice,
 )
-from dra_driver.model.health import Health, HealthState
+from dra_driver.model.health import Health, HealthState, combined, dated
 from dra_driver.model.quantity import Quantity
 
 __all__ = [
@@ -51,4 +51,6 @@ __all__ = [
     "Quantity",
     "ResourceClaim",
     "TryAgain",
+    "combined",
+    "dated",
 ]

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 
-from dra_driver.model.health import Health
+from dra_driver.model.health import Health, combined
 
 
 class MemoryType(Enum):
@@ -111,10 +111,10 @@ class PublishedDevice:
 
     @property
     def health(self) -> Health:
-        """Health of the device itself: a partition is never better off than its GPU."""
-        if self.partition is None or not self.gpu.health.usable:
+        """Health of the device itself: what is wrong with a GPU is wrong with its partitions."""
+        if self.partition is None:
             return self.gpu.health
-        return self.partition.health
+        return combined((self.gpu.health, self.partition.health))
 
 
 _NOT_LABEL = re.compile(r"[^a-z0-9-]")

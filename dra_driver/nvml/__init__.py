@@ -1,11 +1,12 @@
 """NVML: the only package that talks to the GPU driver's management library.
 
 Read `discovery` first: one thread keeps a `model.Inventory` up to date. It opens a `session` (one
-use of one library), whose `worker` threads make the calls that may hang; `gpu` and `partitions`
-turn the answers of `reads` into the model, `snapshot` compares looks, `errors` says what each NVML
-error means.
+use of one library), whose `worker` threads make the calls that may hang; `gpu`, `partitions` and
+`condition` turn the answers of `reads` into the model, `snapshot` compares looks, `errors` says
+what each NVML error means. Between the looks `event_service` listens for `events`.
 """
 
-from dra_driver.nvml.discovery import Discovery
+from dra_driver.nvml.discovery import Discovery, Look
+from dra_driver.nvml.events import EventKind, HardwareEvent
 
-__all__ = ["Discovery"]
+__all__ = ["Discovery", "EventKind", "HardwareEvent", "Look"]

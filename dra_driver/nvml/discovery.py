@@ -4,17 +4,26 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from dra_driver.config import Settings
 from dra_driver.host import HostRoot
-from dra_driver.model import DriverError, HealthState, Inventory, Problem
+from dra_driver.model import (
+    DriverError,
+    Gpu,
+    Health,
+    HealthState,
+    Inventory,
+    Problem,
+    combined,
+)
 from dra_driver.model.errors import DriverNotReady, HardwareBusy
 from dra_driver.nvml import session as sessions
 from dra_driver.nvml.errors import CallFailed
-from dra_driver.nvml.gpu import Reading
+from dra_driver.nvml.gpu import Reading, normal_pci_bus_id
 from dra_driver.nvml.library import LibraryFile, find_library
+from dra_driver.nvml.listener import Tell
 from dra_driver.nvml.session import Outcome, Session, System
 from dra_driver.nvml.snapshot import changes, next_inventory, next_places
 from dra_driver.telemetry import Metrics, logger
@@ -22,7 +31,22 @@ from dra_driver.telemetry import Metrics, logger
 _FIRST_RETRY_SECONDS: Final = 1.0
 _STOP_SECONDS: Final = 2.0
 
+_NO_EVENTS: Final = Health(
+    HealthState.HEALTHY,
+    "no-events",
+    "XID events of this GPU can't be had; only polling tells of its health",
+)
+
 _log = logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What one look at the hardware gave; the very same inventory while nothing has changed."""
+
+    inventory: Inventory
+    began: float  # monotonic seconds
+    driver_loads: int  # grows when the GPU driver was found loaded anew
 
 
 class Discovery:
@@ -36,12 +60,17 @@ class Discovery:
         self,
         settings: Settings,
         metrics: Metrics,
-        on_change: Callable[[Inventory], None],
+        on_look: Callable[[Look], None],
+        on_events: Tell,
     ) -> None:
-        """Start nothing yet. `on_change` is called from the thread and must not block."""
+        """Start nothing yet. The callbacks come from two threads and must not block.
+
+        `on_look` is told of every look that was answered, `on_events` of NVML's events.
+        """
         self._settings = settings
         self._metrics = metrics
-        self._on_change = on_change
+        self._on_look = on_look
+        self._on_events = on_events
         self._host = HostRoot(settings.host_root)
         self._change = threading.Condition()  # guards the next five; never held over a call
         self._inventory: Inventory | None = None
@@ -51,6 +80,7 @@ class Discovery:
         self._stopped = False
         self._session: Session | None = None  # the rest is the thread's own
         self._opened_with: frozenset[str] = frozenset()
+        self._driver_loads = 0
         self._places: dict[int, str] = {}
         self._thread = threading.Thread(target=self._run, name="discovery", daemon=True)
 
@@ -114,18 +144,20 @@ class Discovery:
 
     def _look_once(self) -> bool:
         """Look, and keep what comes out; gives whether GPUs were found: then there is no haste."""
+        began = time.monotonic()
         try:
             system, outcomes = self._ask_anew_if_needed()
+            outcomes = self._listen(outcomes)
         except DriverError as error:
             self._not_ready(str(error))
             if not isinstance(error, HardwareBusy):
-                self._close_session()
+                self._driver_is_gone()
             return False
         except Exception as error:  # noqa: BLE001 - the thread must outlive our own mistakes
             _log.exception("looking at the hardware failed")
             self._not_ready(f"looking at the hardware failed: {error}")
             return False
-        self._keep(system, outcomes)
+        self._keep(system, outcomes, began)
         if system.gpu_count == 0:
             self._close_session()  # NVML lists what was there when it was initialised
         return system.gpu_count > 0
@@ -138,14 +170,14 @@ class Discovery:
         except DriverNotReady:
             if held is None or self._session is not held:
                 raise
-            self._close_session()
+            self._driver_is_gone()
             return self._ask()
 
     def _ask(self) -> tuple[System, tuple[Outcome, ...]]:
         of_host = self._gpus_of_host()
         file = find_library(self._settings.container_driver_root)
         session = self._current_session(file, of_host)
-        system = _with_missing_gpus(session.open(sessions.OPEN_SECONDS), len(of_host))
+        system = _with_missing_gpus(session.open(sessions.OPEN_SECONDS), of_host)
         known = {gpu.uuid: gpu for gpu in self._inventory.gpus} if self._inventory else {}
         outcomes = session.read(system.gpu_count, known, sessions.READ_SECONDS)
         gone = [o for o in outcomes if isinstance(o, CallFailed) and o.driver_gone]
@@ -153,17 +185,38 @@ class Discovery:
             raise gone[0].explained(f"the GPU driver by {session.file.path}")
         return system, outcomes
 
+    def _listen(self, outcomes: tuple[Outcome, ...]) -> tuple[Outcome, ...]:
+        """Listen to the GPUs that answered; one whose events can't be had says so."""
+        if self._session is None:
+            return outcomes
+        heard = self._session.listen(
+            {i: o.gpu.uuid for i, o in enumerate(outcomes) if isinstance(o, Reading)}
+        )
+        return tuple(
+            replace(o, gpu=_without_events(o.gpu))
+            if isinstance(o, Reading) and o.gpu.uuid not in heard
+            else o
+            for o in outcomes
+        )
+
     def _current_session(self, file: LibraryFile, of_host: frozenset[str]) -> Session:
         """Session of that library; a new one when its file changed or the host has a new GPU."""
         session = self._session
-        if session is not None and (session.file != file or not of_host <= self._opened_with):
-            _log.info("GPU driver or GPUs changed: loading NVML anew", library=file.path)
+        if session is not None and session.file != file:
+            _log.info("GPU driver changed: loading NVML anew", library=file.path)
+            self._driver_is_gone()
+        elif session is not None and not of_host <= self._opened_with:
+            _log.info("there are new GPUs: initialising NVML anew", gpus=len(of_host))
             self._close_session()
-            session = None
-        if session is None:
-            session = Session(file, self._host)
-            self._session, self._opened_with = session, of_host
-        return session
+        if self._session is None:
+            self._session = Session(file, self._host, self._on_events, self.refresh)
+            self._opened_with = of_host
+        return self._session
+
+    def _driver_is_gone(self) -> None:
+        """Begin anew with whatever driver comes: what the old one said of the GPUs is void."""
+        self._driver_loads += 1
+        self._close_session()
 
     def _close_session(self) -> None:
         if self._session is not None:
@@ -174,7 +227,8 @@ class Discovery:
         """PCI addresses of the GPUs that the kernel driver has; NVML misses later ones."""
         folder = self._settings.host_root / "proc/driver/nvidia/gpus"
         with suppress(OSError):
-            return frozenset(entry.name for entry in folder.iterdir())
+            names = [normal_pci_bus_id(entry.name) for entry in folder.iterdir()]
+            return frozenset(name for name in names if name)
         return frozenset()
 
     def _not_ready(self, reason: str) -> None:
@@ -184,7 +238,7 @@ class Discovery:
         if new:
             _log.warning("no answer from the GPU driver; looking again and again", err=reason)
 
-    def _keep(self, system: System, outcomes: tuple[Outcome, ...]) -> None:
+    def _keep(self, system: System, outcomes: tuple[Outcome, ...], began: float) -> None:
         previous = self._inventory
         inventory = next_inventory(previous, self._places, system, outcomes, time.time())
         self._places = next_places(self._places, outcomes)
@@ -193,38 +247,33 @@ class Discovery:
             self._inventory = inventory
         self._metrics.set("gpu_dra_driver_nvml_ready", 1)
         self._metrics.set("gpu_dra_driver_discovery_problems", len(inventory.problems))
-        self._count_devices(inventory)
         if recovered:
             _log.info("the GPU driver answers", driver=system.driver_version, gpus=system.gpu_count)
-        if inventory is not previous:
-            self._tell(previous, inventory)
-
-    def _tell(self, previous: Inventory | None, inventory: Inventory) -> None:
         for message, fields in changes(previous, inventory):
             say = _log.warning if "err" in fields else _log.info
             say(message, **fields)
+        self._tell(Look(inventory, began, self._driver_loads))
+
+    def _tell(self, look: Look) -> None:
         if self._stopped:
             return
         try:
-            self._on_change(inventory)
+            self._on_look(look)
         except Exception:  # noqa: BLE001 - whoever listens must not end discovery
-            _log.exception("a listener failed on a change of the hardware")
-
-    def _count_devices(self, inventory: Inventory) -> None:
-        counts = {(kind, state.value): 0 for kind in ("gpu", "mig") for state in HealthState}
-        for device in inventory.devices():
-            kind = "mig" if device.partition else "gpu"
-            counts[kind, device.health.state.value] += 1
-        for (kind, health), count in counts.items():
-            self._metrics.set("gpu_dra_driver_devices", count, device_type=kind, health=health)
+            _log.exception("a listener failed on a look at the hardware")
 
 
-def _with_missing_gpus(system: System, kernel_count: int) -> System:
+def _with_missing_gpus(system: System, of_host: frozenset[str]) -> System:
     """Note GPUs that the kernel driver has and NVML does not list: mostly a matter of /dev."""
-    if system.gpu_count >= kernel_count:
+    system = replace(system, kernel_gpus=of_host)
+    if system.gpu_count >= len(of_host):
         return system
     message = (
-        f"NVML lists {system.gpu_count} of the {kernel_count} GPUs that the kernel driver has; "
+        f"NVML lists {system.gpu_count} of the {len(of_host)} GPUs that the kernel driver has; "
         "the others are left out; check /dev/nvidia* and that the plugin is privileged"
     )
     return replace(system, problems=(*system.problems, Problem("node", message)))
+
+
+def _without_events(gpu: Gpu) -> Gpu:
+    return replace(gpu, health=combined((gpu.health, _NO_EVENTS)))

@@ -92,6 +92,11 @@ class CallFailed(Exception):
         return self.code in _DRIVER_GONE
 
     @property
+    def timed_out(self) -> bool:
+        """Whether a wait came to its end without an event."""
+        return bool(self.code == pynvml.NVML_ERROR_TIMEOUT)
+
+    @property
     def past_the_end(self) -> bool:
         """Whether an enumeration by index has come to its end (nvml.h: INVALID_ARGUMENT)."""
         return bool(self.code == pynvml.NVML_ERROR_INVALID_ARGUMENT)

@@ -8,8 +8,9 @@ from typing import Final, TypeVar
 import pynvml
 
 from dra_driver.host import HostRoot
-from dra_driver.model import Gpu, MemoryType, Problem
+from dra_driver.model import Gpu, Health, MemoryType, Problem
 from dra_driver.nvml import reads
+from dra_driver.nvml.condition import condition
 from dra_driver.nvml.errors import CallFailed, Notes
 from dra_driver.nvml.partitions import PartitionReader
 
@@ -77,7 +78,8 @@ def read_gpu(index: int, host: HostRoot, known: Mapping[str, Gpu]) -> Reading:
     gpu = _with_facts(device, Gpu(uuid, minor, ""), known.get(uuid), notes)
     gpu = _with_place(device, gpu, known.get(uuid), host, notes)
     gpu = _with_partitions(device, gpu, notes)
-    return Reading(gpu, notes.problems)
+    before = known[uuid].health if uuid in known else Health()
+    return Reading(replace(gpu, health=condition(device, before, notes)), notes.problems)
 
 
 def normal_pci_bus_id(text: str) -> str | None:

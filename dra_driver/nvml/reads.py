@@ -4,7 +4,7 @@ A device or instance handle is valid in the library and session that gave it, no
 """
 
 from collections.abc import Callable, Iterator
-from ctypes import byref, c_uint
+from ctypes import byref, c_uint, c_void_p, cast
 from typing import Any, Final, TypeAlias
 
 import pynvml
@@ -103,6 +103,16 @@ def addressing_mode(device: Handle) -> int:
     return int(_ask(pynvml.nvmlDeviceGetAddressingMode, device))
 
 
+def fields(device: Handle, *numbers: int) -> dict[int, int]:
+    """Values of these fields (NVML_FI_…), whole numbers all; one that can't be read is left out."""
+    values = _ask(pynvml.nvmlDeviceGetFieldValues, device, list(numbers))
+    return {
+        int(value.fieldId): int(value.value.uiVal)
+        for value in values
+        if value.nvmlReturn == pynvml.NVML_SUCCESS
+    }
+
+
 def mig_mode(device: Handle) -> tuple[bool, bool]:
     """Whether MIG mode is on now, and whether it will be after a reset."""
     current, pending = _ask(pynvml.nvmlDeviceGetMigMode, device)
@@ -166,6 +176,41 @@ def mig_device_ids(mig_device: Handle) -> tuple[int, int]:
     """Ids of the GPU instance and compute instance behind a MIG device."""
     gi_id = _ask(pynvml.nvmlDeviceGetGpuInstanceId, mig_device)
     return int(gi_id), int(_ask(pynvml.nvmlDeviceGetComputeInstanceId, mig_device))
+
+
+def address(device: Handle) -> int:
+    """Give a number that tells this device's handle from the others'; 0 for none."""
+    return cast(device, c_void_p).value or 0
+
+
+def new_event_set() -> Handle:
+    """Make a set that has no events yet."""
+    return _ask(pynvml.nvmlEventSetCreate)
+
+
+def supported_events(device: Handle) -> int:
+    """Kinds of events that a GPU has, as bits nvmlEventType…."""
+    return int(_ask(pynvml.nvmlDeviceGetSupportedEventTypes, device))
+
+
+def add_events(device: Handle, kinds: int, event_set: Handle) -> None:
+    """Let events of these kinds come to the set from now on. Takes whole GPUs only."""
+    _ask(pynvml.nvmlDeviceRegisterEvents, device, kinds, event_set)
+
+
+def wait_for_event(event_set: Handle, milliseconds: int) -> Any:  # noqa: ANN401
+    """Next event (nvmlEventData_t), or None when none came in time."""
+    try:
+        return _ask(pynvml.nvmlEventSetWait, event_set, milliseconds)
+    except CallFailed as failure:
+        if failure.timed_out:
+            return None
+        raise
+
+
+def free_event_set(event_set: Handle) -> None:
+    """End the set."""
+    _ask(pynvml.nvmlEventSetFree, event_set)
 
 
 def _profiles(ask: Callable[[int, int], Any]) -> Iterator[tuple[int, Any]]:

@@ -10,8 +10,10 @@ from dra_driver.host import HostRoot
 from dra_driver.model import Bug, DriverError, Gpu, Problem
 from dra_driver.nvml import reads
 from dra_driver.nvml.errors import CallFailed, Notes
+from dra_driver.nvml.event_service import EventService
 from dra_driver.nvml.gpu import Reading, read_gpu
 from dra_driver.nvml.library import Library, LibraryFile
+from dra_driver.nvml.listener import Tell
 from dra_driver.nvml.worker import Call, Worker
 from dra_driver.telemetry import logger
 
@@ -32,6 +34,7 @@ class System:
     cuda_driver_version: tuple[int, int] | None
     gpu_count: int
     problems: tuple[Problem, ...]
+    kernel_gpus: frozenset[str] = frozenset()  # PCI addresses of the GPUs the kernel driver has
 
 
 class Session:
@@ -42,14 +45,19 @@ class Session:
     its own library.
     """
 
-    def __init__(self, file: LibraryFile, host: HostRoot) -> None:
-        """Open nothing yet."""
+    def __init__(
+        self, file: LibraryFile, host: HostRoot, tell: Tell, deaf: Callable[[], None]
+    ) -> None:
+        """Open nothing yet. `tell` hears of events; `deaf` asks for another call of `listen`."""
         self.file = file
         self._host = host
+        self._tell = tell
+        self._deaf = deaf
         self._node = Worker("the GPU driver")
         self._gpus: dict[int, Worker] = {}
         self._library: Library | None = None  # as is _initialised: only the node worker's
         self._initialised = False
+        self._events: EventService | None = None
 
     def open(self, timeout: float) -> System:
         """Load and initialise where that has not been done, and ask for the driver and its GPUs.
@@ -67,8 +75,18 @@ class Session:
         calls = [self._ask_for(index, known) for index in range(count)]
         return tuple(self._outcome(index, call, deadline) for index, call in enumerate(calls))
 
+    def listen(self, gpus: Mapping[int, str]) -> frozenset[str]:
+        """Let events of these GPUs (index to UUID) be told; gives those for which that works."""
+        if self._library is None:
+            return frozenset()
+        if self._events is None:
+            self._events = EventService(self._library, self._submit, self._tell, self._deaf)
+        return self._events.listen(gpus)
+
     def close(self, timeout: float) -> None:
         """Let go of the GPUs, in at most `timeout` seconds; what hangs is left behind."""
+        if self._events is not None:
+            self._events.close(timeout)
         with suppress(CallFailed, DriverError):
             self._node.call(self._close, timeout)
         for worker in (self._node, *self._gpus.values()):
@@ -110,14 +128,16 @@ class Session:
         library = self._library
         if library is None:
             return Bug("GPUs were asked for before NVML was opened")
-        worker = self._gpus.setdefault(index, Worker(f"gpu {index}"))
 
         def job() -> Reading:
             library.adopt()
             return read_gpu(index, self._host, known)
 
+        return self._submit(index, job)
+
+    def _submit(self, index: int, job: Callable[[], T]) -> Call[T] | DriverError:
         try:
-            return worker.submit(job)
+            return self._gpus.setdefault(index, Worker(f"gpu {index}")).submit(job)
         except DriverError as error:
             return error
 

@@ -4,13 +4,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from dra_driver.model import DriverError, Gpu, Health, HealthState, Inventory, Problem
+from dra_driver.model import DriverError, Gpu, Health, HealthState, Inventory, Problem, dated
 from dra_driver.nvml.errors import CallFailed
 from dra_driver.nvml.gpu import Reading
 from dra_driver.nvml.session import Outcome, System
 
 GPU_LOST: Final = "gpu-lost"
 NOT_ANSWERING: Final = "not-answering"
+_VANISHED: Final = Health(
+    HealthState.UNHEALTHY,
+    GPU_LOST,
+    "NVML does not list it any more, though the kernel driver has it; look for Xid lines in the "
+    "kernel log",
+)
 
 
 def next_inventory(
@@ -24,6 +30,7 @@ def next_inventory(
 
     A GPU that can't be read now keeps its last description, found by its place among the GPUs
     (`places`: index to UUID), so that claims and slices can still name it; its health says why.
+    So does one that NVML lists no longer, as long as the kernel driver has it.
     """
     old = {gpu.uuid: gpu for gpu in previous.gpus} if previous else {}
     gpus = {o.gpu.uuid: o.gpu for o in outcomes if isinstance(o, Reading)}
@@ -38,6 +45,10 @@ def next_inventory(
             problems.append(Problem(uuid, f"{outcome}; its last description stays"))
         else:
             problems.append(Problem(f"gpu {index}", f"{outcome}; the GPU is left out"))
+    for gpu in old.values():
+        if gpu.uuid not in gpus and gpu.pci_bus_id in system.kernel_gpus:
+            gpus[gpu.uuid] = replace(gpu, health=_VANISHED)
+            problems.append(Problem(gpu.uuid, f"{_VANISHED.message}; its last description stays"))
     found = Inventory(
         gpus=tuple(
             _dated(gpu, old.get(gpu.uuid), now)
@@ -91,7 +102,6 @@ def _named(inventory: Inventory) -> dict[str, dict[str, str]]:
             "minor": str(gpu.minor),
             "product": gpu.product_name,
             "mig": f"{mig}, switch pending" if gpu.mig_pending else mig,
-            "health": gpu.health.reason or gpu.health.state.value,
         }
         for part in gpu.partitions:
             place = f"{part.placement.start}:{part.placement.size}"
@@ -113,6 +123,4 @@ def _failed_health(outcome: CallFailed | DriverError) -> Health:
 
 def _dated(gpu: Gpu, old: Gpu | None, now: float) -> Gpu:
     """Date a change of health; a GPU that was well from the start has no date."""
-    before = old.health if old else Health()
-    same = (gpu.health.state, gpu.health.reason) == (before.state, before.reason)
-    return replace(gpu, health=replace(gpu.health, since=before.since if same else now))
+    return replace(gpu, health=dated(gpu.health, old.health if old else Health(), now))

@@ -110,7 +110,7 @@ class HealthReports:
                     health=_STATES[health.state],
                     last_updated_time=now,
                     health_check_timeout_seconds=_TIMEOUT_SECONDS,
-                    message=_shorten(health.message or health.reason),
+                    message=_shorten(health.words),
                 )
                 for device in inventory.devices()
                 for health in (_health(device, stale),)
@@ -121,7 +121,7 @@ class HealthReports:
 def _health(device: PublishedDevice, stale: str) -> Health:
     """Health of a device as far as it is known now."""
     if stale and device.health.state is HealthState.HEALTHY:
-        return Health(HealthState.UNKNOWN, message=stale)
+        return Health(HealthState.UNKNOWN, "old-news", stale)
     return device.health
 
 

@@ -5,9 +5,9 @@ from typing import Final
 from dra_driver.cdi import ClaimSpecs
 from dra_driver.claims import Engine
 from dra_driver.config import Settings
+from dra_driver.health import Hardware
 from dra_driver.kube import EventSender, KubeClient
 from dra_driver.model import DriverError, Inventory
-from dra_driver.nvml import Discovery
 from dra_driver.plugin.http_server import HttpServer
 from dra_driver.plugin.kubelet_services import KubeletServices
 from dra_driver.plugin.probes import HealthPort, http_endpoint
@@ -28,18 +28,18 @@ class NodePlugin:
         self._kube = KubeClient(settings)
         self._events = EventSender(self._kube, settings, events)
         self._publisher = Publisher(self._kube, settings, metrics, events)
-        self._discovery = Discovery(settings, metrics, self._hardware_changed)
+        self._hardware = Hardware(settings, metrics, events, self._hardware_changed)
         self._specs = ClaimSpecs(settings)
-        self._engine = Engine(settings, self._kube, self._discovery, self._specs, metrics, events)
+        self._engine = Engine(settings, self._kube, self._hardware, self._specs, metrics, events)
         self._kubelet = KubeletServices(
             settings,
             self._engine,
             metrics,
-            self._discovery.current,
-            self._discovery.not_ready,
+            self._hardware.current,
+            self._hardware.not_ready,
             self._publisher.poke,
         )
-        checks = self._kubelet.checks(self._discovery.not_ready, self._publisher.problem)
+        checks = self._kubelet.checks(self._hardware.not_ready, self._publisher.problem)
         self._health_port: HealthPort | None = None
         if settings.health_port >= 0:
             self._health_port = HealthPort(settings.health_port, checks.alive)
@@ -62,7 +62,7 @@ class NodePlugin:
         self._install_hook()
         self._events.start()
         self._publisher.start()
-        self._discovery.start()
+        self._hardware.start()
 
     def stop(self) -> None:
         """Leave the kubelet, then end all parts; bounded, and harmless where nothing was started.
@@ -71,7 +71,7 @@ class NodePlugin:
         """
         idle = self._kubelet.leave(_GRACE_SECONDS)
         self._publisher.stop()
-        self._discovery.stop()
+        self._hardware.stop()
         if not idle.wait(_GRACE_SECONDS + 1.0):
             _log.warning("calls of the kubelet are cut off", seconds=_GRACE_SECONDS)
         if self._http:

@@ -13,6 +13,7 @@ Version = tuple[int, int, int]
 JsonObject = dict[str, Any]
 
 _SPLIT_COUNTERS: Final = (1, 35)  # from here on counters stand in a slice of their own
+_TAINTS_WITHOUT_EFFECT: Final = (1, 35)  # from here on taints may have the effect None
 _SET: Final = "probe"
 _COUNTERS: Final = {"units": {"value": "1"}}
 
@@ -25,6 +26,11 @@ class ServerAbilities:
     taints: bool = False
     counters: bool = False
     multiple_allocations: bool = False
+
+    @property
+    def taints_without_effect(self) -> bool:
+        """Whether a taint may only inform."""
+        return self.taints and self.version[:2] >= _TAINTS_WITHOUT_EFFECT
 
     def dropped(self) -> tuple[str, ...]:
         """Feature gates that seem to be off."""

@@ -59,7 +59,13 @@ def build_slices(
     left_out: list[LeftOut] = []
     taken: set[str] = set()
     for device in inventory.devices():
-        entry = device_entry(device, inventory, settings.driver_name, taints=abilities.taints)
+        entry = device_entry(
+            device,
+            inventory,
+            settings.driver_name,
+            taints=abilities.taints,
+            notes=abilities.taints_without_effect,
+        )
         entry = _unless_refused(entry, refused or {})
         left_out += entry.left_out
         if entry.device is None:

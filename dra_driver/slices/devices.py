@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
 
-from dra_driver.model import Inventory, PublishedDevice, Quantity
+from dra_driver.model import Health, HealthState, Inventory, PublishedDevice, Quantity
 from dra_driver.slices.rules import (
+    MAX_TAINTS,
     MAX_VALUES,
     check_attribute,
     check_capacity,
@@ -30,6 +31,7 @@ NUMA_NODE: Final = "resource.kubernetes.io/numaNode"
 _NEEDED: Final = ("type", "resourceName")  # read by the DeviceClasses: none goes without
 _MEMORY_SLICE: Final = re.compile(r"memorySlice\d+")
 _ILL: Final = "unhealthy"  # taint of a device whose health gives no usable reason word
+_UNMONITORED: Final = "unmonitored"  # taint without effect: how well the device is, is not known
 
 
 class Why(Enum):
@@ -64,11 +66,14 @@ class Entry:
 
 
 def device_entry(
-    device: PublishedDevice, inventory: Inventory, driver: str, *, taints: bool
+    device: PublishedDevice, inventory: Inventory, driver: str, *, taints: bool, notes: bool = False
 ) -> Entry:
-    """Describe one device. With `taints` a sick one is tainted, without it is left out."""
+    """Describe one device. With `taints` a sick one is tainted, without it is left out.
+
+    With `notes` a taint without effect says of a device that its health is not known.
+    """
     if not device.health.usable and not taints:
-        words = device.health.message or device.health.reason or "it is sick"
+        words = device.health.words or "it is sick"
         told = f"{words}; the API server keeps no taints that would say so"
         return Entry(None, (LeftOut(device.name, "", Why.UNHEALTHY, told),))
     lost: list[LeftOut] = []
@@ -77,8 +82,8 @@ def device_entry(
         "attributes": _valid(device.name, _attributes(device, inventory), check_attribute, lost),
         "capacity": _valid(device.name, _capacity(device), check_capacity, lost),
     }
-    if not device.health.usable:
-        entry["taints"] = [_taint(driver, device.health.reason)]
+    if marks := _taints(device.health, driver, notes=taints and notes):
+        entry["taints"] = marks
     _fit(entry, lost)
     for key in _NEEDED:
         if key not in entry["attributes"]:
@@ -172,10 +177,24 @@ def _fit(entry: JsonObject, lost: list[LeftOut]) -> None:
     lost.append(LeftOut(entry["name"], "memorySlice", Why.INVALID, told))
 
 
-def _taint(driver: str, reason: str) -> JsonObject:
-    """Taint for a sick device; the API server adds the time."""
-    taint = {"key": f"{driver}/{reason}", "effect": "NoSchedule"}
-    return taint if check_taint(taint) is None else {**taint, "key": f"{driver}/{_ILL}"}
+def _taints(health: Health, driver: str, *, notes: bool) -> list[JsonObject]:
+    """Taints of a device, the worst first, one for each key; the API server adds the times."""
+    taints: dict[str, JsonObject] = {}
+    for entry in health.entries():
+        ill = entry.state is HealthState.UNHEALTHY
+        if ill:
+            taint = _taint(f"{driver}/{entry.reason}", entry.value, "NoSchedule")
+            if check_taint(taint) is not None:
+                taint = _taint(f"{driver}/{_ILL}", "", "NoSchedule")
+        else:
+            taint = _taint(f"{driver}/{_UNMONITORED}", entry.reason, "None")
+        if ill or (entry.reason and notes):
+            taints.setdefault(taint["key"], taint)
+    return list(taints.values())[:MAX_TAINTS]
+
+
+def _taint(key: str, value: str, effect: str) -> JsonObject:
+    return {"key": key, **({"value": value} if value else {}), "effect": effect}
 
 
 def _string(value: str | None) -> JsonObject | None:

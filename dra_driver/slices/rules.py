@@ -29,7 +29,7 @@ _SUBDOMAIN: Final = re.compile(
 )
 _IDENTIFIER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _LABEL_VALUE: Final = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]*[A-Za-z0-9])?")
-_EFFECTS: Final = ("NoSchedule", "NoExecute")  # None only from 1.35 on
+_EFFECTS: Final = ("NoSchedule", "NoExecute", "None")  # None only from 1.35 on: see abilities
 
 
 @dataclass(frozen=True, slots=True)

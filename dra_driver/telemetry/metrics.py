@@ -88,6 +88,17 @@ CATALOGUE: Final[tuple[Metric, ...]] = (
         ),
     ),
     Metric(
+        "gpu_dra_driver_hardware_events_total",
+        "counter",
+        "Events that NVML told of, by kind, and whether the hardware was to blame.",
+        ("kind", "fatal"),
+        tuple(
+            {"kind": kind, "fatal": fatal}
+            for kind in ("xid", "ecc", "other")
+            for fatal in ("true", "false")
+        ),
+    ),
+    Metric(
         "gpu_dra_driver_discovery_problems",
         "gauge",
         "Things that the last look at the hardware could not find out.",

@@ -10,7 +10,7 @@ import pytest
 
 from dra_driver.config import Settings
 from dra_driver.model import Gpu, Inventory
-from dra_driver.nvml import Discovery
+from dra_driver.nvml import Discovery, HardwareEvent, Look
 from dra_driver.simulator.native_library import error_number
 from dra_driver.telemetry import Metrics
 from tests.support.node import SimulatedNode
@@ -25,6 +25,8 @@ class Watch:
     def __init__(self, root: Path, *, poll_seconds: float = 3600.0, **settings: Any) -> None:
         """Begin to look at the node below `root`, as a plugin on its host does."""
         self.told: list[Inventory] = []
+        self.looks: list[Look] = []
+        self.events: list[tuple[HardwareEvent, ...]] = []
         self.metrics = Metrics()
         self._news = threading.Condition()
         self.discovery = Discovery(
@@ -36,12 +38,15 @@ class Watch:
             ),
             self.metrics,
             self._keep,
+            self.events.append,
         )
         self.discovery.start()
 
-    def _keep(self, inventory: Inventory) -> None:
+    def _keep(self, look: Look) -> None:
         with self._news:
-            self.told.append(inventory)
+            self.looks.append(look)
+            if not self.told or look.inventory is not self.told[-1]:
+                self.told.append(look.inventory)
             self._news.notify_all()
 
     def look(self) -> Inventory:
