@@ -315,6 +315,14 @@ POOLS: dict[str, Manifest] = {
         ],
         _one("c"),
     ),
+    "all while a newer generation is on another node only": _ask(
+        [
+            resource_slice("s0", [gpu("gpu-0")], node="node-b", generation=2, count=2),
+            resource_slice("s1", [gpu("gpu-1")], count=2),
+            resource_slice("s2", [gpu("gpu-2")], pool="other"),
+        ],
+        _one("c", everything=True),
+    ),
     "devices for all nodes": _ask([resource_slice("s0", [gpu("gpu-0")], node=None)], _one("c")),
     "attributes with the driver's domain": _ask(
         [
