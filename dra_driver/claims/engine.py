@@ -86,7 +86,9 @@ class Engine:
         with self.records.claim_lock(ref.uid):
             record = self.records.get(ref.uid)
             if record is not None and record.phase is Phase.PREPARED:
-                self._make(self._located(record), record, cancelled=lambda: False)
+                self._make(
+                    self._located(record, for_new_pod=False), record, cancelled=lambda: False
+                )
                 log.info("claim is restored", claim=ref)
 
     def prepare(
@@ -143,7 +145,7 @@ class Engine:
         if record is None and not claim.devices:
             return PreparedClaim(ref, ())  # all of its devices are other drivers'
         with self._step("prepare", "resolve"):
-            wanted = self._located(record) if record else self._plan(claim)
+            wanted = self._located(record, for_new_pod=True) if record else self._plan(claim)
         if record is None:
             with self._step("prepare", "reserve"):
                 self.records.reserve(wanted)
@@ -174,11 +176,12 @@ class Engine:
         )
         return record.model_copy(update={"devices": tuple(named)})
 
-    def _located(self, record: ClaimRecord) -> ClaimRecord:
+    def _located(self, record: ClaimRecord, *, for_new_pod: bool) -> ClaimRecord:
         try:
-            return locate(record, self._inventory())
+            return locate(record, self._inventory(), for_new_pod=for_new_pod)
         except DeviceNotFound:  # made again a moment ago, perhaps
-            return locate(record, self._hardware.look(_LOOK_SECONDS))
+            inventory = self._hardware.look(_LOOK_SECONDS)
+            return locate(record, inventory, for_new_pod=for_new_pod)
 
     def _make(
         self, wanted: ClaimRecord, before: ClaimRecord | None, cancelled: Cancel

@@ -1,7 +1,13 @@
 """From what the scheduler allocated to the hardware it means: a plan, nothing changed yet."""
 
 from dra_driver.config import GpuConfig, MigDeviceConfig, resolve_config
-from dra_driver.model import AllocatedDevice, Inventory, PublishedDevice, ResourceClaim
+from dra_driver.model import (
+    AllocatedDevice,
+    ClaimRef,
+    Inventory,
+    PublishedDevice,
+    ResourceClaim,
+)
 from dra_driver.model.errors import ConfigInvalid, DeviceNotFound, DeviceUnhealthy
 from dra_driver.state import ClaimRecord, DeviceRecord
 
@@ -26,15 +32,26 @@ def missing_devices(claim: ResourceClaim, inventory: Inventory) -> list[str]:
     return [device.device for device in claim.devices if device.device not in present]
 
 
-def locate(record: ClaimRecord, inventory: Inventory) -> ClaimRecord:
+def locate(record: ClaimRecord, inventory: Inventory, *, for_new_pod: bool = False) -> ClaimRecord:
     """Record with the numbers its devices have now: they change over reboots and driver reloads.
 
     The hardware itself never changes: a GPU is found by its UUID, a partition by GPU, profile and
     placement, or not at all, which raises DeviceNotFound (field reports dra #930, dra #951).
+    A new Pod gets no device that is sick: that raises DeviceUnhealthy.
     """
-    return record.model_copy(
-        update={"devices": tuple(_locate(device, inventory) for device in record.devices)}
-    )
+    located = tuple(_locate(device, inventory) for device in record.devices)
+    if for_new_pod:
+        for device in located:
+            _refuse_unhealthy_record(record, device, inventory)
+    return record.model_copy(update={"devices": located})
+
+
+def _refuse_unhealthy_record(
+    record: ClaimRecord, device: DeviceRecord, inventory: Inventory
+) -> None:
+    for found in inventory.devices():
+        if found.uuid == device.uuid and not device.admin_access:
+            _refuse_unhealthy(record.ref, found)
 
 
 def _locate(device: DeviceRecord, inventory: Inventory) -> DeviceRecord:
@@ -77,7 +94,7 @@ def _resolve(
             f"{present}; delete the Pod and its claim so that it is allocated again"
         )
     if not allocated.admin_access:
-        _refuse_unhealthy(claim, found)
+        _refuse_unhealthy(claim.ref, found)
         _check_config(claim, allocated, found)
     partition = found.partition
     return DeviceRecord(
@@ -97,10 +114,10 @@ def _resolve(
     )
 
 
-def _refuse_unhealthy(claim: ResourceClaim, device: PublishedDevice) -> None:
+def _refuse_unhealthy(claim: ClaimRef, device: PublishedDevice) -> None:
     if not device.health.usable:
         raise DeviceUnhealthy(
-            f"device {device.name} ({device.uuid}) of claim {claim.ref} is unhealthy: "
+            f"device {device.name} ({device.uuid}) of claim {claim} is unhealthy: "
             f"{device.health.words}; delete the Pod so that another "
             "device is chosen"
         )

@@ -19,6 +19,7 @@ from dra_driver.slices.compare import same_spec
 from dra_driver.slices.devices import LeftOut
 from dra_driver.slices.mirror import SliceMirror
 from dra_driver.slices.refusals import refused_devices
+from dra_driver.slices.taint_times import TaintTimes
 from dra_driver.slices.writes import Accepted, Writes, plan_writes
 from dra_driver.telemetry import Metrics, logger
 
@@ -51,6 +52,7 @@ class Reconciler:
         self._floor = 0  # highest generation ever used
         self._refused: dict[str, tuple[JsonObject, str]] = {}
         self._accepted: dict[str, Accepted] = {}
+        self._taint_times = TaintTimes()
         self._written = 0
 
     def run(self, inventory: Inventory) -> Outcome:
@@ -90,6 +92,8 @@ class Reconciler:
     def _plan_writes(self, plan: PoolPlan) -> Writes:
         """Compare; what is created belongs to the Node that exists now."""
         found = self._mirror.slices()
+        self._taint_times.note(found)
+        plan = self._taint_times.applied(plan)
         writes = plan_writes(plan, found, "", self._floor, self._accepted)
         if writes.creates:
             uid = self._node_uid()

@@ -114,36 +114,11 @@ def _has_owner(goal: JsonObject, obj: JsonObject) -> bool:
 
 
 def _update(obj: JsonObject, goal: JsonObject) -> JsonObject:
-    """Object to put: the found one with our spec and owner, taints keep the time they began."""
+    """Object to put: the found one with our spec and owner."""
     metadata = {**obj["metadata"]}
     if "ownerReferences" in goal["metadata"]:
         metadata["ownerReferences"] = goal["metadata"]["ownerReferences"]
-    return {**obj, "metadata": metadata, "spec": with_times(goal["spec"], obj["spec"])}
-
-
-def with_times(spec: JsonObject, before: Mapping[str, Any]) -> JsonObject:
-    """Spec whose taints carry the times of equal taints before.
-
-    Without a time the server takes the present, and tolerations of some seconds start again.
-    """
-    times = {
-        (device.get("name"), taint.get("key"), taint.get("value"), taint.get("effect")): taint
-        for device in before.get("devices") or ()
-        for taint in device.get("taints") or ()
-    }
-
-    def timed(name: str, taint: JsonObject) -> JsonObject:
-        key = (name, taint["key"], taint.get("value"), taint["effect"])
-        time = times.get(key, {}).get("timeAdded")
-        return {**taint, "timeAdded": time} if time and "timeAdded" not in taint else taint
-
-    devices = [
-        {**device, "taints": [timed(device["name"], taint) for taint in device["taints"]]}
-        if "taints" in device
-        else device
-        for device in spec["devices"]
-    ]
-    return {**spec, "devices": devices}
+    return {**obj, "metadata": metadata, "spec": goal["spec"]}
 
 
 def _pool(obj: JsonObject) -> Mapping[str, Any]:

@@ -171,22 +171,6 @@ def test_unknown_metadata_survives_an_update() -> None:
     assert obj["metadata"]["labels"] == {"theirs": "yes"}
 
 
-def test_a_taint_keeps_the_time_it_began() -> None:
-    server = Server()
-    wanted = plan(2)
-    taint = {"key": "gpu.nvidia.com/xid", "effect": "NoSchedule"}
-    wanted.slices[0].devices[0]["taints"] = [taint]
-    server.reach(wanted)
-    (obj,) = server.objects.values()
-    obj["spec"]["devices"][0]["taints"] = [taint | {"timeAdded": "2026-01-01T00:00:00Z"}]
-    assert not server.reach(wanted)
-    wanted.slices[0].devices[1]["taints"] = [taint]
-    (update,) = server.reach(wanted).updates
-    first, second = (device["taints"][0] for device in update["spec"]["devices"])
-    assert first["timeAdded"] == "2026-01-01T00:00:00Z"
-    assert "timeAdded" not in second
-
-
 def test_what_the_server_made_of_it_is_taken_as_done() -> None:
     server = Server()
     server.reach(plan(3))
