@@ -61,15 +61,14 @@ class Api:
             if error.status != http.client.NOT_FOUND:
                 raise
 
-    def exists(self, path: str) -> bool:
-        """Tell whether there is something at this path."""
+    def find(self, path: str) -> Object:
+        """Get an object, or an empty one where there is nothing at this path."""
         try:
-            self.get(path)
+            return self.get(path)
         except ApiError as error:
-            if error.status == http.client.NOT_FOUND:
-                return False
-            raise
-        return True
+            if error.status != http.client.NOT_FOUND:
+                raise
+            return {}
 
     def text(self, path: str) -> str:
         """Get a path that doesn't answer JSON, such as `/readyz` or a log."""

@@ -130,7 +130,7 @@ class Cluster:
         kubelet = self.node.kubelet
         if kubelet.running:
             kubelet.stop()
-        before = _renewed(self.api.get(_LEASE))
+        before = _renewed(self.api.find(_LEASE))
         kubelet.start()
         self.api.wait(_LEASE, lambda lease: _renewed(lease) > before, "renewed", _READY_SECONDS)
         self.wait_node_ready()
@@ -187,4 +187,5 @@ def _is_ready(node: Object) -> bool:
 
 
 def _renewed(lease: Object) -> str:
-    return str(lease["spec"]["renewTime"])
+    """Return when the kubelet renewed its lease, "" for none: it is made some time after boot."""
+    return str(lease["spec"]["renewTime"]) if lease else ""
