@@ -1,7 +1,7 @@
 """What tells one simulated GPU from another: UUID, PCI address, serial, NUMA node."""
 
 import uuid
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from dra_driver.model.errors import SettingInvalid
@@ -39,20 +39,24 @@ class GpuIdentity:
         return self.pci_domain, self.pci_bus
 
 
-def _addresses(model: GpuModel) -> tuple[tuple[int, int], ...]:
-    first: tuple[tuple[int, int], ...]
+def _usual_addresses(model: GpuModel) -> tuple[tuple[int, int], ...]:
     if model.key == "gb200":
-        first = _GRACE
-    elif model.key.startswith("a100"):
-        first = tuple((0, bus) for bus in _HGX_AMPERE)
-    elif model.key in {"h100-80gb", "h200", "b200"}:
-        first = tuple((0, bus) for bus in _HGX_HOPPER)
-    elif model.key == "gb10":
-        first = ((0xF, 0x01),)
-    else:
-        first = tuple((0, bus) for bus in _PCIE_CARDS)
-    every = (*_HGX_HOPPER, *_PCIE_CARDS, *_HGX_AMPERE, *_FREE)
-    return first + tuple((0, bus) for bus in every if (0, bus) not in first)
+        return _GRACE
+    if model.key == "gb10":
+        return ((0xF, 0x01),)
+    if model.key.startswith("a100"):
+        return tuple((0, bus) for bus in _HGX_AMPERE)
+    hopper = model.key in {"h100-80gb", "h200", "b200"}
+    return tuple((0, bus) for bus in (_HGX_HOPPER if hopper else _PCIE_CARDS))
+
+
+def _addresses(model: GpuModel, last: tuple[int, int]) -> list[tuple[int, int]]:
+    """Addresses in the order to try them: usual ones first, and first those behind `last`."""
+    usual = _usual_addresses(model)
+    buses = sorted({*_HGX_HOPPER, *_PCIE_CARDS, *_HGX_AMPERE, *_FREE})
+    others = [(domain, bus) for domain in (last[0], last[0] + 1) for bus in buses]
+    every = [*usual, *others, *((0, bus) for bus in buses)]
+    return sorted(every, key=lambda address: address < last)
 
 
 def _numa_node(model: GpuModel, domain: int, bus: int) -> int:
@@ -61,18 +65,26 @@ def _numa_node(model: GpuModel, domain: int, bus: int) -> int:
     return int(bus >= _SECOND_SOCKET_BUS or domain >= 0x10)  # noqa: PLR2004
 
 
-def identity(model: GpuModel, seed: str, taken: Collection[tuple[int, int]] = ()) -> GpuIdentity:
+def identity(
+    model: GpuModel,
+    seed: str,
+    taken: Collection[tuple[int, int]] = (),
+    behind: tuple[int, int] | None = None,
+) -> GpuIdentity:
     """Give a new GPU of a model: its address is none of `taken`, the rest follows from `seed`.
+
+    The address lies behind `behind` (default: all `taken` ones) where there is one, so that GPUs
+    described one after the other are in this order on the node too.
 
     Raises:
         SettingInvalid: no address is left.
 
     """
-    slots = _addresses(model)
-    slot = next((n for n, address in enumerate(slots) if address not in taken), None)
-    if slot is None:
+    last = behind or max(taken, default=(0, 0))
+    address = next((slot for slot in _addresses(model, last) if slot not in taken), None)
+    if address is None:
         raise SettingInvalid(f"no PCI address is left for another {model.key}")
-    domain, bus = slots[slot]
+    domain, bus = address
     number = uuid.uuid5(uuid.NAMESPACE_OID, f"{seed}/{domain:04x}:{bus:02x}")
     return GpuIdentity(
         model=model.key,
@@ -80,14 +92,6 @@ def identity(model: GpuModel, seed: str, taken: Collection[tuple[int, int]] = ()
         serial=str(1_320_000_000_000 + number.int % 1_000_000_000),
         pci_domain=domain,
         pci_bus=bus,
-        module_id=slot + 1,
+        module_id=len(taken) + 1,
         numa_node=_numa_node(model, domain, bus),
     )
-
-
-def identities(models: Iterable[GpuModel], seed: str) -> list[GpuIdentity]:
-    """Give one GPU for each model in turn, sorted by PCI address as the kernel finds them."""
-    gpus: list[GpuIdentity] = []
-    for model in models:
-        gpus.append(identity(model, seed, [gpu.pci_address for gpu in gpus]))
-    return sorted(gpus, key=lambda gpu: gpu.pci_address)

@@ -166,11 +166,14 @@ def plan_gpus(specs: Sequence[GpuSpec], seed: str) -> list[PlannedGpu]:
     """
     planned: list[PlannedGpu] = []
     wished = [spec for spec in specs if spec.pci]
+    last = (0, 0)
     for spec in (*wished, *(spec for spec in specs if not spec.pci)):
         chosen = model(spec.model)
         for _ in range(spec.count):
             taken = [gpu.identity.pci_address for gpu in planned]
-            planned.append(PlannedGpu(chosen, _identity(chosen, spec, seed, taken), spec))
+            gpu = _identity(chosen, spec, seed, taken, last)
+            planned.append(PlannedGpu(chosen, gpu, spec))
+            last = last if spec.pci else gpu.pci_address
     for what in ("pci_address", "uuid"):
         values = [getattr(gpu.identity, what) for gpu in planned]
         if len(set(values)) != len(values):
@@ -179,9 +182,13 @@ def plan_gpus(specs: Sequence[GpuSpec], seed: str) -> list[PlannedGpu]:
 
 
 def _identity(
-    chosen: GpuModel, spec: GpuSpec, seed: str, taken: Sequence[tuple[int, int]]
+    chosen: GpuModel,
+    spec: GpuSpec,
+    seed: str,
+    taken: Sequence[tuple[int, int]],
+    last: tuple[int, int],
 ) -> GpuIdentity:
-    gpu = identity(chosen, seed, taken)
+    gpu = identity(chosen, seed, taken, last)
     if spec.pci is not None and (match := _PCI.fullmatch(spec.pci)):
         domain, bus, device = (int(part, 16) for part in match.groups())
         gpu = replace(gpu, pci_domain=domain, pci_bus=bus, pci_device=device)

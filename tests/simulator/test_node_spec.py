@@ -41,9 +41,9 @@ def test_mixed_node_is_as_described(make_node: MakeNode, tmp_path: Path) -> None
     shown = node.show()
     assert shown["driverVersion"] == "570.86.15"
     assert [gpu["model"] for gpu in shown["gpus"]] == [
+        "h100-80gb",
+        "h100-80gb",
         "a100-40gb",
-        "h100-80gb",
-        "h100-80gb",
         "gb10",
     ]
     assert (node.root / "dev/nvidia-nvswitch3").exists()
@@ -56,9 +56,9 @@ def test_mixed_node_is_as_described(make_node: MakeNode, tmp_path: Path) -> None
     assert instances.count("4:4") == 2
     modes = node.smi("--query-gpu=mig.mode.current,persistence_mode", "--format=csv,noheader")
     assert modes.stdout.splitlines() == [
+        "Enabled, Enabled",
+        "Enabled, Enabled",
         "Enabled, Disabled",
-        "Enabled, Enabled",
-        "Enabled, Enabled",
         "[N/A], Disabled",
     ]
     assert shown["gpus"][3]["uuid"] == "GPU-5d5ba0d6-d33d-4b2c-924d-9e3d8d2b8a77"

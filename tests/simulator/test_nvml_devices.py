@@ -8,7 +8,9 @@ import pynvml
 import pytest
 
 from dra_driver.simulator import models
+from dra_driver.simulator.identities import identity
 from dra_driver.simulator.models import GpuModel
+from dra_driver.simulator.node_file import NodeSpec
 from tests.support.node import MakeNode, SimulatedNode
 from tests.support.nvml import UseNvml, expect
 
@@ -113,15 +115,23 @@ def test_processes_and_utilisation(nvml_node: SimulatedNode) -> None:
 
 
 def test_mixed_node_is_in_pci_order(make_node: MakeNode, use_nvml: UseNvml) -> None:
-    node = make_node(model="h100-80gb", gpus=1)
-    node.add_gpu("a100-40gb")
-    node.add_gpu("t4")
+    described = ["h100-80gb", "gb10", "a100-40gb", "gb200", "t4", "h100-80gb"]
+    spec = NodeSpec.model_validate({"gpus": [{"model": key} for key in described]})
+    node = make_node(spec=spec)
     use_nvml(node)
-    devices = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(3)]
-    buses = [pynvml.nvmlDeviceGetPciInfo(device).bus for device in devices]
+    devices = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(len(described))]
+    pci = [pynvml.nvmlDeviceGetPciInfo(device) for device in devices]
     names = [pynvml.nvmlDeviceGetName(device) for device in devices]
-    assert buses == sorted(buses)
-    assert names == ["NVIDIA A100-SXM4-40GB", "Tesla T4", "NVIDIA H100 80GB HBM3"]
+    assert names == [models.model(key).name for key in described]
+    addresses = [(info.domain, info.bus) for info in pci]
+    assert addresses == sorted(addresses)
+
+
+def test_sixteen_gpus_of_any_model_fit(model: GpuModel) -> None:
+    taken: list[tuple[int, int]] = []
+    for _ in range(16):
+        taken.append(identity(model, "x", taken).pci_address)
+    assert len(set(taken)) == 16
 
 
 def test_topology(make_node: MakeNode, use_nvml: UseNvml) -> None:

@@ -199,12 +199,27 @@ def test_remaining_capacity_is_what_can_be_made(mig_gpu: MigGpu) -> None:
         mig_gpu.node.state.reset(0)
 
 
-def test_instance_ids_follow_from_size_and_place(mig_gpu: MigGpu) -> None:
-    found = {}
-    for profile_id, start, size in ((19, 6, 1), (14, 4, 2), (5, 0, 4)):
-        gi = create(mig_gpu.device, profile_id, start, size)
-        found[profile_id] = pynvml.nvmlGpuInstanceGetInfo(gi).id
-    assert found == {19: 13, 14: 5, 5: 1}  # as in the MIG user guide's example
+@pytest.mark.parametrize(
+    ("profiles", "ids"),
+    [
+        ([19] * 7, [13, 11, 12, 7, 8, 9, 10]),
+        ([19, 14, 5], [13, 5, 1]),  # MIG user guide, "4-2-1 geometry"
+        ([9, 19, 14, 19], [2, 7, 4, 8]),  # MIG user guide, "3-2-1-1 geometry"
+        ([19, 19, 14], [13, 11, 3]),  # the same, in an order that leaves no room for 3g
+        ([14, 14, 14, 20], [5, 3, 4, 13]),
+        ([9, 9], [2, 1]),
+    ],
+)
+def test_driver_chooses_the_places_that_real_drivers_choose(
+    nvml_node: SimulatedNode, profiles: list[int], ids: list[int]
+) -> None:
+    """Instance ids as `nvidia-smi mig -cgi` prints them; they follow from size and place."""
+    nvml_node.state.set_mig_mode(0, on=True)
+    gpu = pynvml.nvmlDeviceGetHandleByIndex(0)
+    made = [pynvml.nvmlDeviceCreateGpuInstance(gpu, profile_id) for profile_id in profiles]
+    assert [pynvml.nvmlGpuInstanceGetInfo(gi).id for gi in made] == ids
+    if profiles == [19, 19, 14]:
+        expect("INSUFFICIENT_RESOURCES", pynvml.nvmlDeviceCreateGpuInstance, gpu, 9)
 
 
 def test_mig_devices(nvml_node: SimulatedNode) -> None:

@@ -14,14 +14,18 @@ from tests.support.node import MakeNode, SimulatedNode
 
 UseNvml = Callable[[SimulatedNode], None]
 
+_find_function = pynvml._nvmlGetFunctionPointer
+
 
 def load(library: Path) -> ctypes.CDLL:
     """Let pynvml use this library from now on.
 
-    A process keeps every library it has loaded, and functions with it: pynvml's are forgotten.
+    A process keeps every library it has loaded, and pynvml every function: those are forgotten.
+    The driver's own `nvml` package puts another way of finding them in pynvml's place.
     """
     loaded = ctypes.CDLL(str(library.resolve()))
     pynvml.nvmlLib = loaded
+    pynvml._nvmlGetFunctionPointer = _find_function
     pynvml._nvmlGetFunctionPointer_cache.clear()
     return loaded
 

@@ -107,14 +107,36 @@ static int fits(const sim_model_t *model, const struct use *use, const sim_gi_pr
            sum.jpegs <= model->jpegs && sum.ofas <= model->ofas;
 }
 
-/* The highest free start, as drivers choose it; -1: none. */
+/* How many placements that are free now these memory slices would block. */
+static int blocked_by(const sim_model_t *model, const struct use *use, uint32_t slices)
+{
+    int blocked = 0;
+    for (uint32_t i = 0; i < model->gi_count; i++)
+        for (uint32_t start = 0; start < 8; start++) {
+            uint32_t bits = slice_bits(start, model->gi[i].size);
+            if (model->gi[i].starts >> start & 1 && !(bits & use->memory_slices))
+                blocked += (bits & slices) != 0;
+        }
+    return blocked;
+}
+
+/* The free start that blocks the fewest other placements, the lowest of them; -1: none. This gives
+ * the instance ids that `nvidia-smi mig -cgi` prints on real GPUs: 13, 11, 12, 7, 8, 9, 10 for
+ * seven times 1g; 5, 3, 4, 13 for 2g, 2g, 2g, 1g+me. */
 static int free_start(const sim_model_t *model, const struct use *use,
                       const sim_gi_profile_t *profile)
 {
-    for (int start = 31; start >= 0; start--)
-        if (profile->starts >> start & 1 && fits(model, use, profile, (uint32_t)start))
-            return start;
-    return -1;
+    int best = -1, fewest = 0;
+    for (int start = 0; start < 8; start++) {
+        if (!(profile->starts >> start & 1) || !fits(model, use, profile, (uint32_t)start))
+            continue;
+        int blocked = blocked_by(model, use, slice_bits((uint32_t)start, profile->size));
+        if (best < 0 || blocked < fewest) {
+            best = start;
+            fewest = blocked;
+        }
+    }
+    return best;
 }
 
 uint32_t sim_gi_capacity(const sim_model_t *model, const struct sim_gpu *gpu,
