@@ -1,35 +1,38 @@
 """`dra-driver demo`: the main job on a simulated node, in half a minute and without a cluster."""
 
-import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from types import FrameType
 from typing import Final, NoReturn
 
 import click
 
 from dra_driver.cli import EXIT_FINDING, exit_code
-from dra_driver.cli.demo_bed import DemoBed, PluginFailed
+from dra_driver.cli.bed import Bed, PluginFailed
 from dra_driver.cli.demo_claims import Scheduler, Served, devices_of
 from dra_driver.cli.demo_view import View, make_console
+from dra_driver.cli.interrupt import Interrupted, signals
 from dra_driver.cli.shipped import example
 from dra_driver.model.errors import DriverError
 from dra_driver.simulator.kubelet_plugin import CallFailed
+from dra_driver.simulator.node_file import GpuSpec, NodeSpec, PartitionSpec
 
 # Examples with one Pod each. The last asks for a model that the node lacks, and stays pending.
 _EXAMPLES: Final = ("03-by-memory", "06-mig-profile", "02-unchanged-pod")
 _PENDING: Final = "04-by-model"
-_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-
-class _Interrupted(Exception):
-    """A signal asked to end."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__()
-        self.number = number
+_SMALL: Final = ("1g.10gb",) * 7
+_MIXED: Final = ("3g.40gb", "2g.20gb", "1g.10gb", "1g.10gb")
+_NODE: Final = NodeSpec(
+    gpus=(
+        GpuSpec(model="h100-80gb", count=6),
+        *(
+            GpuSpec(
+                model="h100-80gb",
+                partitions=tuple(PartitionSpec(profile=profile) for profile in layout),
+            )
+            for layout in (_SMALL, _MIXED)
+        ),
+    )
+)
 
 
 @click.command()
@@ -42,21 +45,21 @@ def demo() -> None:
     """
     view, begin = View(make_console()), time.monotonic()
     try:
-        with _signals() as check, DemoBed(check) as bed:
+        with signals() as check, Bed(check, "demo", _NODE) as bed:
             try:
                 _tell(view, bed)
             except (DriverError, CallFailed, OSError) as error:
                 _fail(bed, error)
-    except _Interrupted as interrupted:
+    except Interrupted as interrupted:
         click.echo("interrupted: all processes have ended, all files are removed", err=True)
-        sys.exit(128 + interrupted.number)
+        sys.exit(interrupted.status)
     except OSError as error:
         click.echo(f"Error: the demo could not tidy up: {error}", err=True)
         sys.exit(EXIT_FINDING)
     view.end(f"Done in {time.monotonic() - begin:.1f} s; nothing is left behind.")
 
 
-def _tell(view: View, bed: DemoBed) -> None:
+def _tell(view: View, bed: Bed) -> None:
     view.title(
         "dra-driver demo",
         "One simulated node; the plugin is the real one, API server and kubelet are stand-ins.",
@@ -109,34 +112,9 @@ def _summary(name: str) -> str:
     return example(name).splitlines()[0].removeprefix("# ")
 
 
-def _fail(bed: DemoBed, error: Exception) -> NoReturn:
+def _fail(bed: Bed, error: Exception) -> NoReturn:
     click.echo(f"Error: {error}", err=True)
     words = bed.last_words()
     if words:
         click.echo(f"The plugin's last words:\n{words}", err=True)
     sys.exit(exit_code(error) if isinstance(error, DriverError) else EXIT_FINDING)
-
-
-@contextmanager
-def _signals() -> Iterator[Callable[[], None]]:
-    """Yield a check that raises once a signal has asked to end.
-
-    The handler itself raises nothing: it may run between the start of a process and the note that
-    it must be ended.
-    """
-    received: list[int] = []
-
-    def note(number: int, frame: FrameType | None) -> None:
-        del frame
-        received.append(number)
-
-    def check() -> None:
-        if received:
-            raise _Interrupted(received[0])
-
-    before = {number: signal.signal(number, note) for number in _SIGNALS}
-    try:
-        yield check
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

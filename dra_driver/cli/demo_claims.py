@@ -16,7 +16,7 @@ from dra_driver.allocation import (
     claim_for_pod,
     devices_in_use,
 )
-from dra_driver.cli.demo_bed import DRIVER, NODE, PATIENCE, DemoBed
+from dra_driver.cli.bed import DRIVER, PATIENCE, Bed
 from dra_driver.cli.shipped import Manifest, device_classes, parse
 from dra_driver.model import ClaimRef
 from dra_driver.model.errors import Bug
@@ -41,7 +41,7 @@ class Served:
 class Scheduler:
     """Takes Pods from the API server's objects to devices, as scheduler and kubelet would."""
 
-    def __init__(self, bed: DemoBed) -> None:
+    def __init__(self, bed: Bed) -> None:
         """Create the DeviceClasses that come with the driver."""
         self._bed = bed
         for manifest in device_classes():
@@ -103,7 +103,7 @@ class Scheduler:
     def _allocate(self, claim: Claim) -> Allocation | Refusal:
         objects = self._bed.api.objects
         outcome = allocate(
-            NODE,
+            self._bed.node_name,
             [Slice.parse(piece) for piece in self._bed.slices()],
             self._classes.values(),
             [claim],

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from dra_driver.cli import demo_bed
+from dra_driver.cli import bed as beds
 from dra_driver.cli.demo import demo
 from dra_driver.host import Child
 
@@ -119,12 +119,12 @@ def test_a_killed_demo_takes_the_plugin_with_it(scratch: Path) -> None:
 
 
 def test_a_plugin_that_fails_is_quoted(scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def start(bed: demo_bed.DemoBed) -> int:
+    def start(bed: beds.Bed) -> int:
         script = "echo first; echo 'the node is on fire' >&2; exit 3"
         bed.plugin = Child(["sh", "-c", script], bed.folder / "plugin.log", dict(os.environ))
         return bed.plugin.pid
 
-    monkeypatch.setattr(demo_bed.DemoBed, "start_plugin", start)
+    monkeypatch.setattr(beds.Bed, "start_plugin", start)
     monkeypatch.setattr(tempfile, "tempdir", str(scratch))
     result = CliRunner().invoke(demo)
     assert result.exit_code == 1
@@ -138,13 +138,13 @@ def test_a_plugin_that_fails_is_quoted(scratch: Path, monkeypatch: pytest.Monkey
 def test_a_plugin_that_does_nothing_is_not_waited_for(
     scratch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def start(bed: demo_bed.DemoBed) -> int:
+    def start(bed: beds.Bed) -> int:
         bed.plugin = Child(["sleep", "600"], bed.folder / "plugin.log", dict(os.environ))
         bed._ends.callback(bed.plugin.stop, 60.0)
         return bed.plugin.pid
 
-    monkeypatch.setattr(demo_bed.DemoBed, "start_plugin", start)
-    monkeypatch.setattr(demo_bed, "PATIENCE", 0.3)
+    monkeypatch.setattr(beds.Bed, "start_plugin", start)
+    monkeypatch.setattr(beds, "PATIENCE", 0.3)
     monkeypatch.setattr(tempfile, "tempdir", str(scratch))
     result = CliRunner().invoke(demo)
     assert result.exit_code == 1

@@ -1,4 +1,4 @@
-"""The ground on which the demo plays: one simulated node with everything that a real one has.
+"""The ground on which `demo` and `bench` play: one simulated node with all that a real one has.
 
 Hardware, API server and kubelet are stand-ins; the plugin is the real program in a process of its
 own. All of it lives in one temporary folder, on loopback and on sockets in that folder.
@@ -15,43 +15,43 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
+from dra_driver.cli.interrupt import Check
 from dra_driver.host import Child
 from dra_driver.model.errors import BadNode, StorageFailed
 from dra_driver.simulator.api_server import ApiServer
 from dra_driver.simulator.device_nodes import NodeKind
 from dra_driver.simulator.kubelet import Kubelet
 from dra_driver.simulator.node import Node
-from dra_driver.simulator.node_file import GpuSpec, NodeSpec, PartitionSpec
+from dra_driver.simulator.node_file import NodeSpec
 
 DRIVER: Final = "gpu.nvidia.com"
-NODE: Final = "demo"
 PATIENCE: Final = 10.0  # seconds that any single step may take
 
-_WHOLE: Final = 6
-_SMALL: Final = ("1g.10gb",) * 7
-_MIXED: Final = ("3g.40gb", "2g.20gb", "1g.10gb", "1g.10gb")
 _LONGEST_BASE: Final = 40  # bytes; socket paths have 107 in all
 _STOP_SECONDS: Final = 5.0
 _KEPT: Final = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR")  # of our variables; no KUBECONFIG
 
 
 class PluginFailed(BadNode):
-    """The plugin did not do what the demo shows."""
+    """The plugin did not do what it was asked."""
 
     reason = "PluginFailed"
 
 
-class DemoBed:
+class Bed:
     """Node, API server, kubelet and plugin; all end with the `with` block, whatever happens."""
 
-    def __init__(self, check: Callable[[], None]) -> None:
-        """Make a folder and nothing else yet. `check` is called before each step and in waits.
+    def __init__(self, check: Check, name: str, spec: NodeSpec) -> None:
+        """Make a folder and nothing else yet: a node called `name` is to have the GPUs of `spec`.
 
-        What it raises ends the demo at a point where all that was started is known.
+        `check` is called before each step and in waits; what it raises ends all at a point where
+        everything that was started is known.
         """
         self.check = check
+        self.node_name = name
+        self._spec = spec
         self._ends = ExitStack()
-        self.folder = _short_folder()
+        self.folder = _short_folder(name)
         self._ends.callback(shutil.rmtree, self.folder)
         self.api = ApiServer()
         self.kubelet = Kubelet(self.folder / "registry")
@@ -83,38 +83,27 @@ class DemoBed:
         """Where the plugin keeps one record per claim."""
         return self.folder / "plugins" / DRIVER / "claims"
 
-    def make_node(self) -> None:
-        """Make the hardware: eight H100, two of them with partitions by hand."""
+    def make_node(self) -> Node:
+        """Make the hardware."""
         self.check()
-        spec = NodeSpec(
-            gpus=(
-                GpuSpec(model="h100-80gb", count=_WHOLE),
-                *(
-                    GpuSpec(
-                        model="h100-80gb",
-                        partitions=tuple(PartitionSpec(profile=profile) for profile in layout),
-                    )
-                    for layout in (_SMALL, _MIXED)
-                ),
-            )
-        )
         # Plain files for device nodes: no rights are needed, and no container will open them.
-        node = Node.create(self.root, spec, device_nodes=NodeKind.PLAIN, seed=NODE)
+        node = Node.create(self.root, self._spec, device_nodes=NodeKind.PLAIN, seed=self.node_name)
         self._ends.callback(node.close)
+        return node
 
     def start_cluster(self) -> None:
         """Start what stands for API server and kubelet."""
         self.check()
         self.api.start()
         self._ends.callback(self.api.stop)
-        self.api.objects.create("nodes", {"metadata": {"name": NODE}})
+        self.api.objects.create("nodes", {"metadata": {"name": self.node_name}})
         for folder in ("registry", "plugins", "cdi"):
             (self.folder / folder).mkdir()
         self.kubelet.start()
         self._ends.callback(self.kubelet.stop)
 
-    def start_plugin(self) -> int:
-        """Start the real `dra-driver serve`; return its process id."""
+    def start_plugin(self, *more: str) -> int:
+        """Start the real `dra-driver serve`, with `more` flags; return its process id."""
         self.check()
         kubeconfig = self.api.write_kubeconfig(self.folder / "kubeconfig")
         arguments = [
@@ -122,7 +111,7 @@ class DemoBed:
             "-m",
             "dra_driver.cli",
             "serve",
-            f"--node-name={NODE}",
+            f"--node-name={self.node_name}",
             f"--kubeconfig={kubeconfig}",
             f"--cdi-root={self.cdi_folder}",
             f"--nvidia-driver-root={self.root}",
@@ -131,6 +120,7 @@ class DemoBed:
             f"--hook-folder={self.folder / 'hook'}",
             f"--kubelet-plugins-directory-path={self.folder / 'plugins'}",
             f"--kubelet-registrar-directory-path={self.folder / 'registry'}",
+            *more,
         ]
         environment = {name: os.environ[name] for name in _KEPT if name in os.environ}
         self.plugin = Child(arguments, self.folder / "plugin.log", environment)
@@ -197,12 +187,12 @@ def _complete(slices: list[dict[str, Any]]) -> bool:
     return devices and len(current) == current[0]["resourceSliceCount"]
 
 
-def _short_folder() -> Path:
+def _short_folder(name: str) -> Path:
     """Make a folder whose sockets have room in their addresses."""
     base = tempfile.gettempdir()
     if len(os.fsencode(base)) > _LONGEST_BASE:
         base = "/tmp"  # noqa: S108 # mkdtemp makes a private folder in it
     try:
-        return Path(tempfile.mkdtemp(prefix="dra-demo-", dir=base))
+        return Path(tempfile.mkdtemp(prefix=f"dra-{name}-", dir=base))
     except OSError as error:
-        raise StorageFailed(f"the demo needs a temporary folder: {error}") from error
+        raise StorageFailed(f"a temporary folder is needed: {error}") from error
