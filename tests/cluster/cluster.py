@@ -67,13 +67,21 @@ class Cluster:
         except HarnessError as error:
             raise HarnessError(f"{error}\n{self.node.kubelet.tail()}") from None
 
+    def check(self) -> None:
+        """Fail at once with the end of its log if a part of the cluster does not run."""
+        for process in self._parts():
+            process.check()
+
     def close(self) -> None:
         """Stop what was started; the sandbox's end takes the rest."""
-        parts = [self.node.kubelet, self.node.containerd, self.control_plane.scheduler]
-        parts += [self.control_plane.controller_manager, self.control_plane.api_server]
-        for process in [*reversed(self._processes), *parts, self.control_plane.etcd]:
+        for process in [*reversed(self._processes), *self._parts()]:
             if process.running:
                 process.kill()
+
+    def _parts(self) -> list[HostProcess]:
+        plane, node = self.control_plane, self.node
+        outer = [node.kubelet, node.containerd, plane.scheduler, plane.controller_manager]
+        return [*outer, plane.api_server, plane.etcd]
 
     # -- objects ---------------------------------------------------------------------------------
 

@@ -67,7 +67,8 @@ class Namespace:
         self._api = cluster.api
 
     def create(self, labels: Mapping[str, str] | None = None) -> None:
-        """Make it and wait until Pods can be made in it."""
+        """Make it and wait until Pods can be made in it; fails if the cluster does not run."""
+        self.cluster.check()
         metadata = {"name": self.name, "labels": dict(labels or {})}
         self._api.create("/api/v1/namespaces", {"metadata": metadata})
         self._api.wait(f"{self._core}/serviceaccounts/default", bool, "there")
