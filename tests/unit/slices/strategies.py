@@ -13,7 +13,9 @@ from dra_driver.model import (
     Placement,
 )
 
-WORDS = st.sampled_from(("NVIDIA H100", "1g.10gb", "1g.10gb+me", "580.95.05", "gpu-lost", ""))
+WORDS = st.sampled_from(
+    ("NVIDIA H100", "1g.10gb", "1g.10gb+me", "1g." + "x" * 49, "580.95.05", "gpu-lost", "")
+)
 TEXT = WORDS | st.text(max_size=80)
 COUNT = st.integers(-1, 200) | st.integers(-(2**70), 2**70)
 SIZE = st.none() | st.integers(0, 1 << 40) | COUNT

@@ -122,7 +122,7 @@ def test_two_devices_of_one_name_are_not_both_published() -> None:
 def test_b06_one_bad_device_does_not_take_the_others_with_it() -> None:
     parent = gpu(1, mig_enabled=True)
     bad = partition(parent, 0)
-    bad = replace(bad, profile=replace(bad.profile, name="1g." + "x" * 70))
+    bad = replace(bad, profile=replace(bad.profile, name="1g." + "x" * 49))
     plan = build(gpu(0), replace(parent, partitions=(bad, partition(parent, 1))), gpu(2))
     assert names(plan) == [["gpu-0", "gpu-1-mig-1g10gb-19-1", "gpu-2"]]
     assert [lost.field for lost in plan.left_out][-1] == ""
