@@ -51,3 +51,8 @@ class EventQueue:
             if not self._pending:
                 return None
             return self._pending.popitem(last=False)[0]
+
+    def wake(self) -> None:
+        """Let a waiting `take` answer None now, as when its caller is to stop."""
+        with self._ready:
+            self._ready.notify_all()
