@@ -1,7 +1,8 @@
 """Fixtures of the node level."""
 
 from tests.support.discovery import watch
+from tests.support.hardware import ward
 from tests.support.node import make_node
 from tests.support.plugin_process import make_bed
 
-__all__ = ["make_bed", "make_node", "watch"]
+__all__ = ["make_bed", "make_node", "ward", "watch"]
