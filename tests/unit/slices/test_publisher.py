@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+from dra_driver.kube import connection
 from dra_driver.model import Health, HealthState
 from dra_driver.simulator.api_server import ApiServer
+from dra_driver.slices import mirror
 from dra_driver.slices import publisher as publisher_module
 from tests.support.api import (
     NODE,
@@ -117,7 +119,7 @@ def test_somebody_who_keeps_undoing_does_not_make_it_frantic(
         run.publisher.publish(EIGHT)
         run.wait()
         server.requests.clear()
-        ends = time.monotonic() + 2
+        ends = time.monotonic() + 1
         while time.monotonic() < ends:
             remove_all(server)
             time.sleep(0.002)
@@ -214,11 +216,11 @@ def test_a_missing_permission_is_named(server: ApiServer, tmp_path: Path) -> Non
 
 def test_a_busy_server_is_left_alone_as_long_as_it_asks(server: ApiServer, tmp_path: Path) -> None:
     server.faults.fail(
-        "create", r"resourceslices$", status=429, times=1, headers={"Retry-After": "2"}
+        "create", r"resourceslices$", status=429, times=1, headers={"Retry-After": "1"}
     )
     with publishing(server, tmp_path) as run:
         run.publisher.publish(EIGHT)
-        assert run.wait() > 1.9
+        assert run.wait() > 0.95
 
 
 def test_publish_never_blocks_and_the_newest_counts(server: ApiServer, tmp_path: Path) -> None:
@@ -243,7 +245,10 @@ def test_a_poke_looks_at_once(server: ApiServer, tmp_path: Path) -> None:
         assert len(server.requests.writes()) == 1
 
 
-def test_a_watch_that_hangs_does_not_make_it_blind(server: ApiServer, tmp_path: Path) -> None:
+def test_a_watch_that_hangs_does_not_make_it_blind(
+    server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "_CONNECT_SECONDS", 0.5)
     with publishing(server, tmp_path) as run:
         run.publisher.publish(EIGHT)
         run.wait()
@@ -423,7 +428,11 @@ def test_a_slice_that_is_refused_as_such_is_told_and_tried_again(
         run.wait()
 
 
-def test_it_stops_while_the_server_hangs(server: ApiServer, tmp_path: Path) -> None:
+def test_it_stops_while_the_server_hangs(
+    server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (publisher_module, mirror):
+        monkeypatch.setattr(module, "_JOIN_SECONDS", 0.2)
     server.faults.hang("", "", seconds=30)
     with publishing(server, tmp_path) as run:
         run.publisher.publish(EIGHT)
