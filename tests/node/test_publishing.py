@@ -19,9 +19,9 @@ gpus:
 - model: h100-80gb
 - model: h100-80gb
   partitions:
-  - {profile: 1g.10gb}
-  - {profile: 1g.10gb, computeInstance: false}
-  - {profile: 3g.40gb}
+  - {profile: 1g.10gb, start: 0}
+  - {profile: 1g.10gb, start: 1, computeInstance: false}
+  - {profile: 3g.40gb, start: 4}
 - model: gb10
 - model: l40s
 - model: p4
