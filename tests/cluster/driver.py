@@ -174,6 +174,8 @@ class Driver:
         made = Namespace(self.cluster, f"gpu-{secrets.token_hex(4)}")
         made.create(labels)
         yield made
+        for event in made.warnings():
+            print(event)
         made.remove()
         assert self.leftovers() == set()
 

@@ -36,12 +36,12 @@ def test_a_restarted_container_has_its_devices_again(
     driver: Driver, gpu_namespace: Namespace
 ) -> None:
     gpu_namespace.apply(claim("kept"))
-    command = ("sh", "-c", "trap 'exit 1' TERM; sleep 100000 & wait")
+    command = ("sh", "-c", "until [ -e /tmp/end ]; do sleep 0.1; done")
     gpu_namespace.run(pod("user", *command, claims=use("kept"), restartPolicy="Always"))
     before = gpu_namespace.container_id("user")
     wanted = view.expected(driver.node, view.devices_of(gpu_namespace, "user"))
     assert view.seen(gpu_namespace, "user") == wanted
-    gpu_namespace.exec("user", ["kill", "1"])
+    gpu_namespace.exec("user", ["touch", "/tmp/end"])
 
     def restarted() -> bool:
         (status,) = gpu_namespace.pod("user")["status"]["containerStatuses"]

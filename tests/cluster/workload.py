@@ -184,6 +184,15 @@ class Namespace:
         found: list[Object] = self._api.get(f"{self._core}/events", **query)["items"]
         return sorted(found, key=lambda event: str(event["metadata"]["creationTimestamp"]))
 
+    def warnings(self) -> list[str]:
+        """Return what went wrong in this namespace by its events, a line each."""
+        found = self._api.get(f"{self._core}/events", fieldSelector="type=Warning")["items"]
+        return [
+            f"{event['lastTimestamp'] or event['eventTime']} {event['involvedObject']['name']} {event['reason']}: "
+            f"{event['message']}"
+            for event in found
+        ]
+
     @property
     def _core(self) -> str:
         return f"/api/v1/namespaces/{self.name}"

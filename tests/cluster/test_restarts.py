@@ -1,0 +1,89 @@
+"""The kubelet and the driver are restarted, killed and replaced while claims live."""
+
+from datetime import datetime
+
+from tests.cluster import view
+from tests.cluster.api import Object
+from tests.cluster.claims import claim, use
+from tests.cluster.driver import USER, Driver, eventually
+from tests.cluster.workload import Namespace, pod
+
+_REMOVAL_SECONDS = 180.0  # the kubelet calls a driver again after 10 to 60 seconds
+
+
+def test_slices_return_after_the_kubelet_has_wiped_them(
+    driver: Driver, gpu_namespace: Namespace
+) -> None:
+    gpu_namespace.apply(claim("kept"))
+    gpu_namespace.run(pod("user", claims=use("kept")))
+    names, wiped = driver.device_names(), driver.published()
+    known = len(list(driver.cluster.audit_events()))
+    driver.cluster.restart_kubelet()
+
+    def wiped_and_back() -> bool:
+        now = driver.published()
+        return not set(now.values()) & set(wiped.values()) and driver.device_names() == names
+
+    eventually(wiped_and_back, "slices are back after the kubelet's restart")
+    driver.main.wait_ready()
+    writes = [
+        item
+        for item in list(driver.cluster.audit_events())[known:]
+        if item["objectRef"]["resource"] == "resourceslices"
+    ]
+    wipe = [item for item in writes if item["verb"] == "deletecollection"]
+    own = [item for item in writes if item["user"]["username"] == USER]
+    away = _when(own[-1], "stageTimestamp") - _when(wipe[0], "requestReceivedTimestamp")
+    print(f"slices were away for {away:.2f} s, {len(own)} writes")
+    assert view.seen(gpu_namespace, "user") == view.expected(
+        driver.node, view.devices_of(gpu_namespace, "user")
+    )
+    gpu_namespace.apply(claim("next"))
+    gpu_namespace.run(pod("next", claims=use("next")))
+
+
+def test_a_killed_driver_finishes_what_it_missed(driver: Driver, gpu_namespace: Namespace) -> None:
+    gpu_namespace.apply(claim("kept"), claim("dropped"))
+    gpu_namespace.apply(pod("keeper", claims=use("kept")), pod("leaver", claims=use("dropped")))
+    for name in ("keeper", "leaver"):
+        gpu_namespace.wait_pod(name, "Running")
+    wanted = view.seen(gpu_namespace, "keeper")
+    held = driver.leftovers()
+    published = driver.published()
+    driver.main.process.kill()
+    path = f"/api/v1/namespaces/{gpu_namespace.name}/pods/leaver"
+    driver.cluster.api.delete(path)
+    assert driver.leftovers() == held
+    driver.main.start()
+    driver.cluster.api.wait_gone(path, _REMOVAL_SECONDS)
+    uid = gpu_namespace.claim("dropped")["metadata"]["uid"]
+    assert driver.leftovers() == {name for name in held if uid not in name}
+    assert view.seen(gpu_namespace, "keeper") == wanted
+    assert driver.published() == published
+
+
+def test_a_newer_instance_takes_over(driver: Driver, gpu_namespace: Namespace) -> None:
+    gpu_namespace.apply(claim("before"), claim("after"))
+    gpu_namespace.run(pod("before", claims=use("before")))
+    published = driver.published()
+    newer = driver.instance("--pod-uid=00000000-0000-4000-8000-000000000001")
+    newer.start()
+    driver.main.process.stop()
+    try:
+        gpu_namespace.run(pod("after", claims=use("after")))
+        for name in ("before", "after"):
+            assert view.seen(gpu_namespace, name) == view.expected(
+                driver.node, view.devices_of(gpu_namespace, name)
+            )
+        gpu_namespace.delete_pod("before")
+        assert len(driver.cdi_files()) == 2
+        assert driver.published() == published
+        assert newer.metric("nvidia_dra_requests_total", operation="prepare", result="ok") == 1
+        assert newer.metric("nvidia_dra_requests_total", operation="unprepare", result="ok") == 1
+    finally:
+        driver.main.start()
+        newer.process.stop()
+
+
+def _when(item: Object, what: str) -> float:
+    return datetime.fromisoformat(item[what]).timestamp()
