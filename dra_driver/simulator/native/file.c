@@ -154,7 +154,7 @@ nvmlReturn_t sim_check_version(const char *version)
 nvmlReturn_t sim_create(const char *root, const char *driver_version, int cuda_version,
                         sim_t **out)
 {
-    char prefix[PATH_MAX], path[PATH_MAX], passing[PATH_MAX + 16];
+    char prefix[PATH_MAX], path[PATH_MAX], passing[PATH_MAX + 32];
     nvmlReturn_t result = sim_check_version(driver_version);
     if (result == NVML_SUCCESS)
         result = resolve_root(root, prefix);
@@ -164,9 +164,9 @@ nvmlReturn_t sim_create(const char *root, const char *driver_version, int cuda_v
         return result;
     if (sim_find_state(prefix, "", passing, sizeof passing) == NVML_SUCCESS)
         return sim_fail(NVML_ERROR_INVALID_STATE, "%s exists already", passing);
-    snprintf(passing, sizeof passing, "%s.%d~", path, (int)getpid());
-    memmove(strrchr(passing, '/') + 2, strrchr(passing, '/') + 1, strlen(strrchr(passing, '/')));
-    strrchr(passing, '/')[1] = '.';
+    /* Under a hidden name nobody takes it for a state before it is one. */
+    const char *name = strrchr(path, '/') + 1;
+    snprintf(passing, sizeof passing, "%.*s.%s.%d", (int)(name - path), path, name, (int)getpid());
     result = write_new(passing, driver_version, cuda_version);
     if (result == NVML_SUCCESS && link(passing, path) < 0)
         result = os_failure("create", path);
