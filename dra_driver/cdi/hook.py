@@ -6,7 +6,13 @@ from typing import Any, Final
 
 from dra_driver.cdi.driver_files import DriverFiles
 from dra_driver.config import Settings
-from dra_driver.host import ensure_folder, inside, read_file, write_atomically
+from dra_driver.host import (
+    ensure_folder,
+    inside,
+    read_file,
+    sweep_unfinished,
+    write_atomically,
+)
 from dra_driver.model.errors import Bug, StorageFailed
 
 _NAME: Final = "gpu-dra-cdi-hook"
@@ -40,6 +46,7 @@ class Hook:
                 "`make native`"
             ) from error
         ensure_folder(self._path.parent)
+        sweep_unfinished(self._path.parent, _NAME)
         if read_file(self._path) != content or not self._is_ready():
             write_atomically(self._path, content, _MODE)
         self._check_executable()

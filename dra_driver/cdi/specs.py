@@ -62,6 +62,16 @@ class ClaimSpecs:
         self._write(self._names.common_file, common)
         self._write(self._names.claim_file(claim_uid), claim)
 
+    def refresh_common(self) -> None:
+        """Write what all GPUs share again where it is missing or out of date.
+
+        Raises as `apply` does.
+        """
+        common = self._common()
+        self._hook.ensure()
+        ensure_folder(self._root)
+        self._write(self._names.common_file, common)
+
     def note(self, claim_uid: str) -> str:
         """Text left in the claim's file, empty when there is no such file or it is damaged."""
         content = read_file(self._root / self._names.claim_file(claim_uid))

@@ -8,7 +8,7 @@ called twice, and `undo` after an `apply` that never happened or died half way.
 from typing import Protocol
 
 from dra_driver.cdi import CdiDevice, ClaimSpecs
-from dra_driver.model.errors import RecordDamaged
+from dra_driver.model.errors import RecordDamaged, StorageFailed
 from dra_driver.state import ClaimRecord, DeviceRecord, Phase, decode, encode
 
 
@@ -50,11 +50,11 @@ class CdiEffect:
 def record_from_cdi(specs: ClaimSpecs, uid: str) -> ClaimRecord | None:
     """Record of a claim as its CDI file tells it, None when that has nothing to say.
 
-    Without a CDI file no container can be running with the claim's devices.
+    That the file is gone proves nothing: somebody may have emptied the folder under containers.
     """
     try:
         return decode(specs.note(uid).encode(), uid)
-    except RecordDamaged:
+    except (RecordDamaged, StorageFailed):
         return None
 
 

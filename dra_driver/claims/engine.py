@@ -38,6 +38,7 @@ from dra_driver.model.errors import (
     Cancelled,
     DeviceNotFound,
     DriverNotReady,
+    RecordDamaged,
     TryAgain,
 )
 from dra_driver.state import ClaimRecord, Phase, Records
@@ -71,7 +72,9 @@ class Engine:
         self._specs = specs
         self._metrics = metrics
         self._events = events
-        self.records = Records(settings.data_folder, partial(record_from_cdi, specs))
+        self.records = Records(
+            settings.data_folder, partial(record_from_cdi, specs), self._tell_damage
+        )
         self._host = HostRoot(settings.host_root)
         self._step = Steps(metrics)
         self._effects: tuple[Effect, ...] = (CdiEffect(specs),)
@@ -79,7 +82,20 @@ class Engine:
     def start(self) -> None:
         """Read the records. Needs neither API server nor NVML. Raises StorageFailed."""
         self.records.load()
+        self.recover()
         self._count_devices()
+
+    @property
+    def knows_hardware(self) -> bool:
+        """Whether the hardware has been looked at once."""
+        return self._hardware.current() is not None
+
+    def recover(self) -> None:
+        """Write records again that were lost while their CDI files still tell of them."""
+        try:
+            self.records.recover(self._specs.claim_uids())
+        except DriverError as error:
+            log.warning("CDI files can't be looked through for lost records", err=error)
 
     def restore(self, ref: ClaimRef) -> None:
         """Run the steps of a prepared claim again, without the API server. Raises DriverError."""
@@ -139,6 +155,7 @@ class Engine:
         record = self.records.get(ref.uid)
         with self._step("prepare", "read"):
             claim = self._read_claim(ref, record)
+        _stop_if(cancelled, ref)
         if record is not None and not _is_answered_by(record, claim):
             self._take_back(record)
             record = None
@@ -253,6 +270,9 @@ class Engine:
         if not isinstance(error, Cancelled):
             self._events.add(Event(error.reason, str(error), warning=True, claim=ref))
         return error
+
+    def _tell_damage(self, what: str) -> None:
+        self._events.add(Event(RecordDamaged.reason, what, warning=True))
 
     def _count_devices(self) -> None:
         held = self.records.holdings()

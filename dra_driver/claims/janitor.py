@@ -1,17 +1,20 @@
 """Finds at start and regularly what nobody will ever unprepare, and restores what went missing.
 
-Three kinds of leftovers, each taken away only on proof:
-
-* a CDI file without a record: nothing can refer to it any more;
-* a record whose claim the API server no longer has, twice in a row, while the kubelet lists no
-  container with that claim: the kubelet has lost its own notes (`dra_manager_state`);
-* a claim record without its CDI file: the folder was emptied; it is written again, since a
-  container that restarts within its sandbox does so without a call to this driver.
+* A record that was lost while its CDI file tells of it is written again.
+* A CDI file without a record, and without a word of what it was for, is removed.
+* A CDI file that went missing is written again: a container that restarts within its sandbox does
+  so without a call to this driver. The common file also when the GPU driver was changed.
+* A claim is unprepared when for a whole interval the kubelet has listed no container with it, and
+  the API server says that it is gone or holds other devices: the kubelet has lost its own notes
+  (`dra_manager_state`).
 
 A failed read proves nothing.
 """
 
 import threading
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -19,9 +22,9 @@ from dra_driver.cdi import ClaimSpecs
 from dra_driver.claims.engine import Engine
 from dra_driver.kube import KubeClient
 from dra_driver.kube.pod_resources import claims_in_use
-from dra_driver.model import ClaimRef, DriverError
-from dra_driver.model.errors import ClaimChanged, ClaimNotAllocated, ClaimNotFound
-from dra_driver.state import Phase, Records
+from dra_driver.model import DriverError
+from dra_driver.model.errors import ClaimChanged, ClaimNotAllocated, ClaimNotFound, HardwareBusy
+from dra_driver.state import ClaimRecord, Phase
 from dra_driver.telemetry import logger, operation
 
 log = logger(__name__)
@@ -42,77 +45,111 @@ class Janitor:
     ) -> None:
         """Sweep every `interval` seconds; `pod_resources` is the kubelet's socket."""
         self._engine = engine
-        self._records: Records = engine.records
+        self._records = engine.records
         self._specs = specs
         self._kube = kube
         self._pod_resources = pod_resources
         self._interval = interval
         self._stopping = threading.Event()
-        self._suspects: set[str] = set()
+        self._wake = threading.Event()
+        self._suspects: dict[str, float] = {}  # UIDs, and since when nobody seems to need them
+        self._said: dict[str, str] = {}  # by what it is about: a trouble is told once
         self._thread = threading.Thread(target=self._run, name="janitor", daemon=True)
 
     def start(self) -> None:
         """Begin with a sweep at once."""
         self._thread.start()
 
+    def poke(self) -> None:
+        """Sweep soon: something has changed. Returns at once."""
+        self._wake.set()
+
     def stop(self) -> None:
         """End after the step in hand; waits a second at most."""
         self._stopping.set()
-        self._thread.join(1.0)
+        self._wake.set()
+        if self._thread.is_alive():
+            self._thread.join(1.0)
 
     def sweep(self) -> None:
         """Look once at everything; a failure of one look is logged and ends that look only."""
-        for look in (self._remove_stray_files, self._restore_files, self._remove_dead_claims):
-            try:
-                with operation():
-                    look()
-            except DriverError as error:
-                log.warning("a look at leftovers failed", look=look.__name__, err=error)
+        looks = (
+            self._engine.recover,
+            self._remove_stray_files,
+            self._restore_files,
+            self._remove_dead_claims,
+        )
+        for look in looks:
+            with operation():
+                self._try(f"look for leftovers: {look.__name__.strip('_')}", look)
 
     def _run(self) -> None:
-        self.sweep()
-        while not self._stopping.wait(self._interval):
+        while not self._stopping.is_set():
+            self._wake.clear()
             self.sweep()
+            self._wake.wait(self._interval)
+
+    def _try(self, what: str, work: Callable[[], object]) -> None:
+        """Do a piece of work; what goes wrong is told once and left for the next sweep."""
+        try:
+            work()
+        except DriverError as error:
+            if self._said.get(what) != str(error):
+                log.warning("the janitor could not do something", what=what, err=error)
+            self._said[what] = str(error)
+        except Exception:  # the thread must outlive our own mistakes
+            log.exception("the janitor failed", what=what)
+        else:
+            self._said.pop(what, None)
 
     def _remove_stray_files(self) -> None:
-        for uid in sorted(self._specs.claim_uids()):
-            with self._records.claim_lock(uid):
-                if self._records.get(uid) is None and uid not in self._records.damaged:
-                    log.info("a CDI file without a record is removed", claimUID=uid)
-                    self._specs.undo(uid)
+        recorded = {record.uid for record in self._records.all()}
+        for uid in sorted(self._specs.claim_uids() - recorded - set(self._records.damaged)):
+            try:
+                with self._records.claim_lock(uid, timeout=0):
+                    if self._records.get(uid) is None:
+                        log.info("a CDI file without a record is removed", claimUID=uid)
+                        self._specs.undo(uid)
+            except HardwareBusy:
+                continue  # somebody is at work on it
 
     def _restore_files(self) -> None:
+        if not self._engine.knows_hardware:
+            return  # a poke comes with the first snapshot
         present = self._specs.claim_uids()
         for record in self._records.all():
-            if record.uid in present or record.phase is not Phase.PREPARED:
-                continue
-            try:
-                self._engine.restore(record.ref)
-            except DriverError as error:
-                log.warning("a claim can't be restored", claim=record.ref, err=error)
+            if record.uid not in present and record.phase is Phase.PREPARED:
+                self._try(f"restore {record.ref}", partial(self._engine.restore, record.ref))
+        self._records.while_held(self._specs.refresh_common)
 
     def _remove_dead_claims(self) -> None:
-        dead = {record.ref for record in self._records.all() if self._is_gone(record.ref)}
-        suspects = {ref.uid for ref in dead}
-        confirmed = [ref for ref in dead if ref.uid in self._suspects]
-        self._suspects = suspects
-        if not confirmed:
-            return
         in_use = claims_in_use(self._pod_resources)
-        for ref in confirmed:
-            if (ref.namespace, ref.name) in in_use:
-                continue
-            log.info("a claim that exists no more is unprepared", claim=ref, claimUID=ref.uid)
-            self._engine.unprepare([ref], self._stopping.is_set)
+        dead = [
+            record
+            for record in self._records.all()
+            if not _is_listed(record, in_use) and self._is_gone(record)
+        ]
+        now = time.monotonic()
+        self._suspects = {record.uid: self._suspects.get(record.uid, now) for record in dead}
+        for record in dead:
+            if now - self._suspects[record.uid] >= self._interval and not self._stopping.is_set():
+                log.info("a claim that nobody needs is unprepared", claim=record.ref)
+                self._engine.unprepare([record.ref], self._stopping.is_set)
 
-    def _is_gone(self, ref: ClaimRef) -> bool:
+    def _is_gone(self, record: ClaimRecord) -> bool:
+        """Whether the API server says that the claim does not hold these devices."""
         try:
-            self._kube.get_claim(ref, _API_SECONDS)
-        except (ClaimNotFound, ClaimChanged):
+            claim = self._kube.get_claim(record.ref, _API_SECONDS)
+        except (ClaimNotFound, ClaimChanged, ClaimNotAllocated):
             return True
-        except ClaimNotAllocated:
-            return False  # it exists; the kubelet may still be at work on it
         except DriverError as error:
-            log.debug("nothing is known of a claim", claim=ref, err=error)
+            log.debug("nothing is known of a claim", claim=record.ref, err=error)
             return False
-        return False
+        allocated = {(device.pool, device.device) for device in claim.devices}
+        return not any((device.pool, device.device) in allocated for device in record.devices)
+
+
+def _is_listed(record: ClaimRecord, in_use: Mapping[tuple[str, str], frozenset[str]]) -> bool:
+    """Whether a container has the claim; the CDI ids of another of its name hold another UID."""
+    ids = in_use.get((record.namespace, record.name))
+    return ids is not None and (not ids or any(record.uid in cdi_id for cdi_id in ids))

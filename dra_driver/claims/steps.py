@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final
 
-from dra_driver.host import failpoint
+from dra_driver.host import failpoint, failpoints_of
 from dra_driver.model.errors import Bug
 from dra_driver.telemetry import Metrics
 
@@ -26,10 +26,15 @@ class Steps:
 
     @contextmanager
     def __call__(self, operation: str, step: str) -> Iterator[None]:
-        """Run one step; failpoints are `before-<operation>:<step>` and `after-…`."""
+        """Run one step.
+
+        Failpoints are `before-<operation>:<step>` and `after-…`, and those that it passes inside,
+        such as `prepare:commit/before-rename`.
+        """
         if step not in STEPS[operation]:
             raise Bug(f"{operation} has no step {step!r}")
-        failpoint(f"before-{operation}:{step}")
-        with self._metrics.timed(operation, step):
+        name = f"{operation}:{step}"
+        failpoint(f"before-{name}")
+        with failpoints_of(name), self._metrics.timed(operation, step):
             yield
-        failpoint(f"after-{operation}:{step}")
+        failpoint(f"after-{name}")

@@ -188,6 +188,24 @@ _OPTIONS: Final = (
         show_default=False,
     ),
     _option(
+        "--prepare-retry",
+        "retry_seconds",
+        "PREPARE_RETRY",
+        "Time for which one Prepare goes on trying after a trouble that may pass; the kubelet "
+        "waits 45s.  [default: 30s]",
+        type=_Duration(),
+        show_default=False,
+    ),
+    _option(
+        "--sweep-interval",
+        "sweep_seconds",
+        "SWEEP_INTERVAL",
+        "Time between two looks for claims that nobody will unprepare and files that went "
+        "missing.  [default: 60s]",
+        type=_Duration(),
+        show_default=False,
+    ),
+    _option(
         "--log-format --logging-format",
         "log_format",
         "LOG_FORMAT",

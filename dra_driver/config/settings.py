@@ -47,6 +47,7 @@ class Settings:
     ignored_xids: frozenset[int] = frozenset()  # beside those that are always a program's fault
     health_clear_seconds: float = 300.0  # after which an XID that nothing confirms is forgotten
     retry_seconds: float = 30.0  # that one Prepare goes on trying; the kubelet waits 45 s
+    sweep_seconds: float = 60.0  # between two looks for leftovers
 
     @property
     def pool(self) -> str:
@@ -67,6 +68,11 @@ class Settings:
     def service_socket(self) -> Path:
         """Socket on which the kubelet calls Prepare and Unprepare."""
         return self.data_folder / (f"dra-{self.pod_uid}.sock" if self.pod_uid else "dra.sock")
+
+    @property
+    def pod_resources_socket(self) -> Path:
+        """Socket on which the kubelet tells of containers: beside its folder of plugins."""
+        return self.plugins_folder.parent / "pod-resources" / "kubelet.sock"
 
     @property
     def registration_socket(self) -> Path:

@@ -4,7 +4,7 @@ The only package that imports subprocess, fcntl or mount calls.
 """
 
 from dra_driver.host.children import Child
-from dra_driver.host.failpoints import failpoint
+from dra_driver.host.failpoints import failpoint, failpoints_of
 from dra_driver.host.files import (
     ensure_folder,
     list_folder,
@@ -26,6 +26,7 @@ __all__ = [
     "RangeLock",
     "ensure_folder",
     "failpoint",
+    "failpoints_of",
     "inside",
     "list_folder",
     "read_file",

@@ -13,15 +13,18 @@ from dra_driver.model.errors import StorageFailed
 _UNFINISHED: Final = ".tmp-"
 
 
-def write_durably(path: Path, content: bytes, mode: int = 0o600) -> None:
+def write_durably(
+    path: Path, content: bytes, mode: int = 0o600, *, flush_folder: bool = True
+) -> None:
     """Replace `path` by `content`; a crash leaves the old or the new file.
 
-    Two fsyncs: one for the file, one for the folder that names it. Raises StorageFailed with
-    the path; the old file and no temporary one is left then.
+    Two fsyncs: one for the file, one for the folder that names it. Without the second a power cut
+    within seconds may bring the old file back. Raises StorageFailed with the path; the old file
+    and no temporary one is left then.
     """
-    failpoint(f"before-write:{path.suffix}")
-    _replace(path, content, mode, durably=True)
-    failpoint(f"after-write:{path.suffix}")
+    failpoint("before-write")
+    _replace(path, content, mode, flush=True, flush_folder=flush_folder)
+    failpoint("after-rename")
 
 
 def write_atomically(path: Path, content: bytes, mode: int = 0o644) -> None:
@@ -30,10 +33,11 @@ def write_atomically(path: Path, content: bytes, mode: int = 0o644) -> None:
     For what is made again after a crash anyhow: a power cut may leave the old file, the new one
     or an empty one. Raises StorageFailed as `write_durably` does.
     """
-    _replace(path, content, mode, durably=False)
+    _replace(path, content, mode, flush=False, flush_folder=False)
+    failpoint("after-replace")
 
 
-def _replace(path: Path, content: bytes, mode: int, *, durably: bool) -> None:
+def _replace(path: Path, content: bytes, mode: int, *, flush: bool, flush_folder: bool) -> None:
     # Unique among threads and containers that share the folder. The tail keeps programs that read
     # a folder by suffix, as container runtimes read CDI files, from taking it for a finished file.
     temporary = path.with_name(f"{_UNFINISHED}{os.getpid()}.{token_hex(4)}-{path.name}~")
@@ -43,13 +47,13 @@ def _replace(path: Path, content: bytes, mode: int, *, durably: bool) -> None:
             fcntl.flock(descriptor, fcntl.LOCK_EX)  # tells sweepers that its writer lives
             os.fchmod(descriptor, mode)  # whatever the umask says
             _write_all(descriptor, content)
-            if durably:
+            if flush:
                 os.fsync(descriptor)
         finally:
             os.close(descriptor)
-        failpoint(f"before-rename:{path.suffix}" if durably else f"before-replace:{path.suffix}")
+        failpoint("before-rename" if flush else "before-replace")
         temporary.replace(path)
-        if durably:
+        if flush_folder:
             _flush_folder(path.parent)
     except OSError as error:
         with suppress(OSError):
@@ -61,26 +65,28 @@ def _replace(path: Path, content: bytes, mode: int, *, durably: bool) -> None:
 
 def remove_durably(path: Path) -> bool:
     """Remove a file and flush its folder; returns whether it was there. Raises StorageFailed."""
-    failpoint(f"before-remove:{path.suffix}")
+    failpoint("before-remove")
     was_there = _remove(path, durably=True)
-    failpoint(f"after-remove:{path.suffix}")
+    failpoint("after-remove")
     return was_there
 
 
 def remove_file(path: Path) -> bool:
     """Remove a file without waiting for the disk; returns whether it was there.
 
-    Raises StorageFailed. After a power cut the file may be back.
+    Raises StorageFailed. After a power cut the file may be back. Where the folder is none, there is
+    no file.
     """
     return _remove(path, durably=False)
 
 
 def _remove(path: Path, *, durably: bool) -> bool:
+    gone = FileNotFoundError if durably else (FileNotFoundError, NotADirectoryError)
     try:
         path.unlink()
         if durably:
             _flush_folder(path.parent)
-    except FileNotFoundError:
+    except gone:
         return False
     except OSError as error:
         raise StorageFailed(

@@ -101,12 +101,24 @@ class MarkedLock(_Lock):
 
     @property
     def marked_by_us(self) -> bool:
-        """Whether nobody else has left a mark since ours."""
+        """Whether nobody else has left a mark since ours. Raises StorageFailed."""
         assert self._descriptor is not None  # noqa: S101 - only asked while held
-        return os.pread(self._descriptor, len(self._mark) + 1, 0) == self._mark
+        try:
+            return os.pread(self._descriptor, len(self._mark) + 1, 0) == self._mark
+        except OSError as error:
+            raise StorageFailed(f"cannot read the lock {self._path}: {error.strerror}") from error
 
     def mark(self) -> None:
-        """Leave our mark. Before the first change: a holder killed later must not go unnoticed."""
+        """Leave our mark. Before the first change: a holder killed later must not go unnoticed.
+
+        It is written over the last one, for which a full disk still has room. Raises StorageFailed.
+        """
         assert self._descriptor is not None  # noqa: S101 - only called while held
-        os.ftruncate(self._descriptor, 0)
-        os.pwrite(self._descriptor, self._mark, 0)
+        try:
+            os.pwrite(self._descriptor, self._mark, 0)
+            os.ftruncate(self._descriptor, len(self._mark))
+        except OSError as error:
+            raise StorageFailed(
+                f"cannot write the lock {self._path}: {error.strerror}; check the folder's space "
+                "and permissions"
+            ) from error

@@ -3,7 +3,7 @@
 from typing import Final
 
 from dra_driver.cdi import ClaimSpecs
-from dra_driver.claims import Engine
+from dra_driver.claims import Engine, Janitor
 from dra_driver.config import Settings
 from dra_driver.health import Hardware
 from dra_driver.kube import EventSender, KubeClient
@@ -31,6 +31,13 @@ class NodePlugin:
         self._hardware = Hardware(settings, metrics, events, self._hardware_changed)
         self._specs = ClaimSpecs(settings)
         self._engine = Engine(settings, self._kube, self._hardware, self._specs, metrics, events)
+        self._janitor = Janitor(
+            self._engine,
+            self._specs,
+            self._kube,
+            settings.pod_resources_socket,
+            settings.sweep_seconds,
+        )
         self._kubelet = KubeletServices(
             settings,
             self._engine,
@@ -63,6 +70,7 @@ class NodePlugin:
         self._events.start()
         self._publisher.start()
         self._hardware.start()
+        self._janitor.start()
 
     def stop(self) -> None:
         """Leave the kubelet, then end all parts; bounded, and harmless where nothing was started.
@@ -70,6 +78,7 @@ class NodePlugin:
         Slices stay: the kubelet removes them when no instance comes back within 30 seconds.
         """
         idle = self._kubelet.leave(_GRACE_SECONDS)
+        self._janitor.stop()
         self._publisher.stop()
         self._hardware.stop()
         if not idle.wait(_GRACE_SECONDS + 1.0):
@@ -84,6 +93,7 @@ class NodePlugin:
 
     def _hardware_changed(self, inventory: Inventory) -> None:
         self._publisher.publish(inventory)
+        self._janitor.poke()
         self._kubelet.health_changed()
 
     def _install_hook(self) -> None:

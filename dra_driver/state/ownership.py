@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from dra_driver.model.claim import ClaimRef
-from dra_driver.model.errors import DeviceInUse
+from dra_driver.model.errors import DeviceInUse, RecordDamaged
 from dra_driver.model.gpu import Placement
 from dra_driver.state.record import ClaimRecord
 
@@ -64,14 +64,15 @@ class Ownership:
     def __init__(self, records: Iterable[ClaimRecord] = ()) -> None:
         self._by_gpu: dict[str, list[Holding]] = defaultdict(list)
         self._by_claim: dict[str, list[Holding]] = {}
+        self.unknown: dict[str, str] = {}  # UIDs of claims that may hold anything, and why
         for record in records:
             self.add(record)
 
     def __contains__(self, uid: object) -> bool:
-        return uid in self._by_claim
+        return uid in self._by_claim or uid in self.unknown
 
     def __len__(self) -> int:
-        return len(self._by_claim)
+        return len(self._by_claim) + len(self.unknown)
 
     def __iter__(self) -> Iterator[Holding]:
         for held in self._by_claim.values():
@@ -85,8 +86,14 @@ class Ownership:
         for holding in held:
             self._by_gpu[holding.gpu_uuid].append(holding)
 
+    def add_unknown(self, uid: str, why: str) -> None:
+        """Enter a claim of which nobody knows what it holds."""
+        self.remove(uid)
+        self.unknown[uid] = why
+
     def remove(self, uid: str) -> None:
         """Forget a claim."""
+        self.unknown.pop(uid, None)
         for holding in self._by_claim.pop(uid, ()):
             same_gpu = self._by_gpu[holding.gpu_uuid]
             same_gpu.remove(holding)
@@ -94,7 +101,10 @@ class Ownership:
                 del self._by_gpu[holding.gpu_uuid]
 
     def check(self, record: ClaimRecord) -> None:
-        """Raise DeviceInUse when another claim, or this one twice, holds what the record wants."""
+        """Raise DeviceInUse when another claim, or this one twice, holds what the record wants.
+
+        RecordDamaged when that can't be known. Admin access asks nobody.
+        """
         wanted = holdings(record)
         for position, holding in enumerate(wanted):
             for other in self._by_gpu.get(holding.gpu_uuid, ()):
@@ -106,6 +116,17 @@ class Ownership:
                         f"claim {record.ref} was allocated {twin.device} and {holding.device}, "
                         "which are the same hardware; delete it so that it is allocated again"
                     )
+            if not holding.admin_access:
+                self._refuse_unknown(record, holding)
+
+    def _refuse_unknown(self, record: ClaimRecord, wanted: Holding) -> None:
+        for uid, why in self.unknown.items():
+            if uid != record.uid:
+                raise RecordDamaged(
+                    f"{wanted.device} for claim {record.ref} may be in use by the claim of UID "
+                    f"{uid}: {why}; it is free once that claim's Pods have ended, or when you have "
+                    "removed this file because none of them runs"
+                )
 
 
 def _held_by_other(record: ClaimRecord, wanted: Holding, held: Holding) -> str:

@@ -120,7 +120,7 @@ def decode(content: bytes, uid: str) -> ClaimRecord:
     try:
         stored: Any = json.loads(seal)
         expected = stored["sha256"]
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise RecordDamaged(f"the record of claim {uid} is cut short or not a record") from error
     if hashlib.sha256(body).hexdigest() != expected:
         raise RecordDamaged(f"the record of claim {uid} does not match its checksum")
@@ -129,7 +129,27 @@ def decode(content: bytes, uid: str) -> ClaimRecord:
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"])
-        raise RecordDamaged(f"the record of claim {uid}: {field}: {first['msg']}") from error
+        written = _schema(body)
+        hint = f" (written by a newer driver: schema {written})" if written > SCHEMA else ""
+        raise RecordDamaged(f"the record of claim {uid}: {field}: {first['msg']}{hint}") from error
     if record.uid != uid:
         raise RecordDamaged(f"the record of claim {uid} holds claim {record.uid}")
     return record
+
+
+def is_foreign(content: bytes, uid: str) -> bool:
+    """Whether this is the sound record of another claim, which says nothing about this one."""
+    try:
+        stored = json.loads(content.partition(b"\n")[0])
+        owner = str(stored["uid"])
+        decode(content, owner)
+    except (ValueError, TypeError, KeyError, RecursionError, RecordDamaged):
+        return False
+    return owner != uid
+
+
+def _schema(body: bytes) -> int:
+    try:
+        return int(json.loads(body)["schema_number"])
+    except (ValueError, TypeError, KeyError):
+        return SCHEMA

@@ -1,18 +1,21 @@
 """Claim records on disk, shared by all instances of this driver on the node.
 
-Three rules keep it right whoever is killed when:
+Four rules keep it right whoever is killed when:
 
 * one call works on a claim at a time, in any process (`claim_lock`);
 * what is free and what is not is decided under one lock for the node (`reserve`, `forget`), which
   no call to hardware or API server is ever made under;
 * an instance trusts its index only while nobody else has changed a record: whoever does first
-  leaves its mark in the lock file.
+  leaves its mark in the lock file;
+* a record that can't be read is set aside and rebuilt from other traces of the claim; while there
+  are none, any device may be in use, and nothing is given out until the claim is unprepared,
+  prepared again, or a person has removed the file.
 """
 
 import re
 import secrets
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
@@ -27,28 +30,41 @@ from dra_driver.host import (
     sweep_unfinished,
     write_durably,
 )
-from dra_driver.model.errors import ClaimNotFound, DeviceInUse, RecordDamaged
+from dra_driver.model.errors import (
+    ClaimNotFound,
+    DeviceInUse,
+    DriverError,
+    HardwareBusy,
+    RecordDamaged,
+    StorageFailed,
+)
 from dra_driver.state.ownership import Holding, Ownership
-from dra_driver.state.record import ClaimRecord, decode, encode
+from dra_driver.state.record import ClaimRecord, decode, encode, is_foreign
 from dra_driver.telemetry import logger
 
 log = logger(__name__)
 
-_UID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,62}")
+_UID: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?")
 _LOCK_SECONDS: Final = 20.0
+_MODE: Final = 0o700
 
 
 class Records:
     """The records of all claims on this node."""
 
     def __init__(
-        self, folder: Path, rebuild: Callable[[str], ClaimRecord | None] = lambda _: None
+        self,
+        folder: Path,
+        rebuild: Callable[[str], ClaimRecord | None] = lambda _: None,
+        on_damage: Callable[[str], None] = lambda _: None,
     ) -> None:
         """Use `<folder>/claims/<uid>.json`; nothing is read before `load`.
 
-        `rebuild` finds from other traces what a damaged record of that claim UID held.
+        `rebuild` finds from other traces what the lost record of that claim UID held; `on_damage`
+        is told in one line what is wrong with a record.
         """
         self._rebuild = rebuild
+        self._on_damage = on_damage
         self._folder = folder / "claims"
         self._aside = folder / "damaged"
         self._claim_locks = folder / "claims.lock"
@@ -61,8 +77,8 @@ class Records:
 
     def load(self) -> None:
         """Make the folders, clear what killed writers left, read all records."""
-        ensure_folder(self._folder, 0o700)
-        ensure_folder(self._aside, 0o700)
+        ensure_folder(self._folder, _MODE)
+        ensure_folder(self._aside, _MODE)
         sweep_unfinished(self._folder)
         for path in list_folder(self._aside, ".json"):
             self._damaged[path.stem] = f"the record of claim {path.stem} was set aside earlier"
@@ -76,35 +92,53 @@ class Records:
             yield
 
     def get(self, uid: str) -> ClaimRecord | None:
-        """Record of a claim as it is on disk now.
+        """Record of a claim as it is on disk now, None when there is none; under its lock.
 
         A damaged one is set aside and rebuilt from what else tells of the claim; None if nothing.
+        Raises StorageFailed.
         """
         path = self._path(uid)
-        content = read_file(path)
-        if content is None:
-            return None
         try:
-            return decode(content, uid)
+            content = read_file(path)
+            if content is not None:
+                return decode(content, uid)
         except RecordDamaged as error:
-            self._set_aside(path, uid, error)
-            record = self._rebuild(uid)
-            if record is not None:
-                log.info("a damaged record was rebuilt", claim=record.ref, claimUID=uid)
-                write_durably(path, encode(record))
-            return record
+            self._set_aside(path, uid, str(error))
+        return self._mended(path, uid)
+
+    def recover(self, uids: Iterable[str]) -> None:
+        """Write the records of these claims again where they were lost and can be rebuilt.
+
+        Whatever fails is logged and left for the next time.
+        """
+        for uid in uids:
+            try:
+                with self.claim_lock(uid, timeout=0):
+                    self._recover_one(uid)
+            except HardwareBusy:
+                continue  # somebody is at work on it
+            except DriverError as error:
+                log.warning("a lost record can't be written again", claimUID=uid, err=error)
 
     def reserve(self, record: ClaimRecord) -> None:
-        """Write the record if nobody else holds its devices; else raise DeviceInUse."""
+        """Write the record if nobody else holds its devices.
+
+        Raises DeviceInUse, or RecordDamaged while a record that can't be read may hold them.
+        """
         path = self._path(record.uid)
         with self._node() as index:
             index.check(record)
+            ensure_folder(self._folder, _MODE)
             write_durably(path, encode(record))
             index.add(record)
 
     def update(self, record: ClaimRecord) -> None:
-        """Replace the record of a claim whose devices stay the same."""
-        write_durably(self._path(record.uid), encode(record))
+        """Replace the record of a claim whose devices stay the same.
+
+        The folder is not flushed: a power cut may bring the old phase back, and with it a claim of
+        a former boot that Prepare takes back and makes anew.
+        """
+        write_durably(self._path(record.uid), encode(record), flush_folder=False)
 
     def forget(self, uid: str, when_none_left: Callable[[], None]) -> None:
         """Remove the record; if it was the last, call `when_none_left` while none can be added."""
@@ -117,19 +151,30 @@ class Records:
             if not len(index):
                 when_none_left()
 
+    def while_held(self, work: Callable[[], None]) -> None:
+        """Call `work` if there is a record at all, while the last one can't be forgotten."""
+        with self._node() as index:
+            if len(index):
+                work()
+
     def holdings(self) -> list[Holding]:
         """All devices held on this node."""
         with self._node() as index:
             return list(index)
 
     def all(self) -> list[ClaimRecord]:
-        """All readable records, sorted by UID."""
-        found = (self.get(path.stem) for path in list_folder(self._folder, ".json"))
-        return [record for record in found if record is not None]
+        """All readable records as they are now, sorted by UID; nothing is mended."""
+        found = []
+        for uid in self._uids(self._folder):
+            with suppress(RecordDamaged, StorageFailed):
+                content = read_file(self._path(uid))
+                if content is not None:
+                    found.append(decode(content, uid))
+        return found
 
     @property
     def damaged(self) -> dict[str, str]:
-        """What is wrong with the records that were set aside, by claim UID."""
+        """What is wrong with the records that were set aside or can't be read, by claim UID."""
         return dict(self._damaged)
 
     @contextmanager
@@ -137,23 +182,92 @@ class Records:
         """Hold the node's lock, with an index that is true now."""
         with self._guard, MarkedLock(self._node_lock, self._mark, _LOCK_SECONDS) as lock:
             if self._stale or not lock.marked_by_us:
-                self._index = Ownership(self.all())
+                self._index = self._read_all()
                 lock.mark()
             self._stale = True  # until this change is known to be on disk and in the index alike
+            for uid in list(self._index.unknown):
+                if not self._is_there(uid):  # a person has removed it
+                    self._index.remove(uid)
             try:
                 yield self._index
-            except DeviceInUse:
+            except (DeviceInUse, RecordDamaged):
                 self._stale = False  # refused before anything was written
                 raise
             self._stale = False
+
+    def _read_all(self) -> Ownership:
+        """Read and mend every record; those that stay unreadable may hold anything."""
+        index = Ownership()
+        for uid in sorted({*self._uids(self._folder), *self._uids(self._aside)}):
+            try:
+                record = self.get(uid)
+            except StorageFailed as error:
+                self._tell(uid, str(error))
+                index.add_unknown(uid, str(error))
+                continue
+            if record is not None:
+                index.add(record)
+            elif self._is_there(uid) and not self._is_foreign(uid):
+                index.add_unknown(uid, f"{self._aside / f'{uid}.json'} can't be read")
+        return index
+
+    def _mended(self, path: Path, uid: str) -> ClaimRecord | None:
+        """Record of a claim that was set aside: a newer driver may read it, else it is rebuilt."""
+        aside = self._aside / path.name
+        content = read_file(aside)
+        if content is None:
+            return None
+        try:
+            record: ClaimRecord | None = decode(content, uid)
+        except RecordDamaged:
+            record = self._rebuild(uid)
+        if record is not None:
+            log.info("a damaged record was rebuilt", claim=record.ref, claimUID=uid)
+            try:
+                write_durably(path, encode(record))
+            except StorageFailed as error:  # it is rebuilt again whenever it is asked for
+                log.warning("a rebuilt record can't be kept", claimUID=uid, err=error)
+        return record
+
+    def _recover_one(self, uid: str) -> None:
+        if self.get(uid) is not None:
+            return
+        record = self._rebuild(uid)
+        if record is not None:
+            self._tell(uid, f"the record of claim {record.ref} was lost; its CDI file told of it")
+            with self._node() as index:
+                write_durably(self._path(uid), encode(record))
+                index.add(record)
+
+    def _set_aside(self, path: Path, uid: str, why: str) -> None:
+        self._tell(uid, f"{why}; it was moved to {self._aside}")
+        try:
+            path.replace(self._aside / path.name)
+        except FileNotFoundError:
+            return  # another call was faster
+        except OSError as error:
+            raise StorageFailed(
+                f"cannot move the damaged record {path} to {self._aside}: {error.strerror}"
+            ) from error
+
+    def _tell(self, uid: str, what: str) -> None:
+        if self._damaged.get(uid) != what:
+            log.error("a claim's record is damaged", claimUID=uid, err=what)
+            self._on_damage(what)
+        self._damaged[uid] = what
+
+    def _is_there(self, uid: str) -> bool:
+        name = f"{uid}.json"
+        return (self._aside / name).exists() or (self._folder / name).exists()
+
+    def _is_foreign(self, uid: str) -> bool:
+        return is_foreign(read_file(self._aside / f"{uid}.json") or b"", uid)
+
+    def _uids(self, folder: Path) -> list[str]:
+        """UIDs that have a file there; files that are named otherwise were never ours."""
+        return [path.stem for path in list_folder(folder, ".json") if _UID.fullmatch(path.stem)]
 
     def _path(self, uid: str) -> Path:
         if _UID.fullmatch(uid) is None:
             raise ClaimNotFound(f"{uid!r} is not the UID of a claim")
         return self._folder / f"{uid}.json"
-
-    def _set_aside(self, path: Path, uid: str, error: RecordDamaged) -> None:
-        log.error("a damaged record was set aside", claimUID=uid, file=self._aside, err=error)
-        self._damaged[uid] = str(error)
-        with suppress(FileNotFoundError):  # another call was faster
-            path.replace(self._aside / path.name)

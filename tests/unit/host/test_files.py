@@ -21,7 +21,7 @@ from dra_driver.host import (
 )
 from dra_driver.model.errors import StorageFailed
 
-KILL_POINTS = ["before-write:.json", "before-rename:.json", "after-write:.json"]
+KILL_POINTS = ["before-write", "before-rename", "after-rename"]
 
 
 def test_a_write_replaces_and_sets_the_mode(tmp_path: Path) -> None:
