@@ -51,6 +51,7 @@ class Cluster:
         """Start everything and return when the node is Ready; `say` is told of each step."""
         self.node.start_containerd()
         self.control_plane.start()
+        access.let_nodes_read_claims(self.api)
         say(f"API server {self.settings.version} is ready")
         self.node.load_images()
         say(f"{len(self.settings.images)} images are loaded")

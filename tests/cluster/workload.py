@@ -188,8 +188,8 @@ class Namespace:
         """Return what went wrong in this namespace by its events, a line each."""
         found = self._api.get(f"{self._core}/events", fieldSelector="type=Warning")["items"]
         return [
-            f"{event['lastTimestamp'] or event['eventTime']} {event['involvedObject']['name']} {event['reason']}: "
-            f"{event['message']}"
+            f"{event['lastTimestamp'] or event['eventTime']} "
+            f"{event['involvedObject']['name']} {event['reason']}: {event['message']}"
             for event in found
         ]
 
