@@ -80,18 +80,28 @@ class Listener:
         mine: EventSet | None = None
         while (newest := self._next()) is not None:
             if newest is not mine:
-                _free(mine)
+                self._leave(mine)
                 mine = newest
             began = time.monotonic()
             try:
-                batch = self._gather(mine)
+                batch = self._gather(mine, WAIT_MILLISECONDS)
             except Exception as failure:  # noqa: BLE001 - the thread outlives our own mistakes
                 self._drop(mine, failure)
                 continue
             if batch:
                 self._tell_safely(batch)
             self._rest(began + _PACE_SECONDS - time.monotonic())
-        _free(mine)
+        if mine is not None:
+            _free(mine)
+
+    def _leave(self, event_set: EventSet | None) -> None:
+        """Tell what a set still holds, then free it: its successor knows later events only."""
+        if event_set is None:
+            return
+        with suppress(CallFailed):
+            if batch := self._gather(event_set, 0):
+                self._tell_safely(batch)
+        _free(event_set)
 
     def _next(self) -> EventSet | None:
         """Set to wait on, once there is one; None when the listener stops."""
@@ -102,10 +112,10 @@ class Listener:
             self._change.wait_for(lambda: self._stopped or self._newest is not None)
             return None if self._stopped else self._newest
 
-    def _gather(self, event_set: EventSet) -> tuple[HardwareEvent, ...]:
+    def _gather(self, event_set: EventSet, milliseconds: int) -> tuple[HardwareEvent, ...]:
         """Wait for an event, and for those that come right after it."""
         batch: list[HardwareEvent] = []
-        event = event_set.wait(WAIT_MILLISECONDS)
+        event = event_set.wait(milliseconds)
         until = time.monotonic() + _GATHER_SECONDS
         while event is not None:
             batch.append(event)
@@ -142,7 +152,6 @@ class Listener:
             _log.exception("a listener failed on an event of the hardware")
 
 
-def _free(event_set: EventSet | None) -> None:
-    if event_set is not None:
-        with suppress(CallFailed):  # NVML is gone, and the set with it
-            event_set.free()
+def _free(event_set: EventSet) -> None:
+    with suppress(CallFailed):  # NVML is gone, and the set with it
+        event_set.free()
