@@ -1,5 +1,6 @@
 """Records survive crashes, damage and a second instance."""
 
+import hashlib
 import json
 import multiprocessing
 import os
@@ -10,7 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.model.errors import ClaimNotFound, DeviceInUse, HardwareBusy, RecordDamaged
+from dra_driver.model.errors import (
+    ClaimNotFound,
+    DeviceInUse,
+    HardwareBusy,
+    RecordDamaged,
+    StorageFailed,
+)
 from dra_driver.state import ClaimRecord, DeviceRecord, Phase, Records
 from dra_driver.state.record import decode, encode
 
@@ -41,6 +48,11 @@ def records(tmp_path: Path) -> Records:
 
 def nothing() -> None:
     pass
+
+
+def sealed(content: object) -> bytes:
+    body = json.dumps(content).encode()
+    return body + b"\n" + json.dumps({"sha256": hashlib.sha256(body).hexdigest()}).encode() + b"\n"
 
 
 def test_a_record_reads_back_as_written(records: Records) -> None:
@@ -108,6 +120,170 @@ def test_a_damaged_record_is_rebuilt_and_its_device_stays_taken(tmp_path: Path) 
     again.forget("u1", nothing)
     assert again.damaged == {}
     assert list((tmp_path / "damaged").iterdir()) == []
+
+
+def test_while_a_record_cannot_be_read_nothing_is_given_out(tmp_path: Path) -> None:
+    first = Records(tmp_path)
+    first.load()
+    first.reserve(claim("u1"))
+    (tmp_path / "claims" / "u1.json").write_bytes(b"")
+    told: list[str] = []
+    again = Records(tmp_path, on_damage=told.append)
+    again.load()
+    assert len(told) == 1
+    assert "u1" in told[0]
+    with pytest.raises(RecordDamaged, match=r"damaged/u1\.json") as refused:
+        again.reserve(claim("u2", gpu="GPU-b"))
+    assert "UID u1" in str(refused.value)
+    again.reserve(claim("u3", admin_access=True))  # takes nothing from anybody
+    again.reserve(claim("u1"))  # prepared again: now it is known what it holds
+    again.reserve(claim("u2", gpu="GPU-b"))
+    with pytest.raises(DeviceInUse):
+        again.reserve(claim("u4"))
+
+
+@pytest.mark.parametrize("how", ["unprepared", "removed by a person"])
+def test_the_unreadable_record_goes_and_all_is_well(tmp_path: Path, how: str) -> None:
+    (tmp_path / "claims").mkdir()
+    (tmp_path / "claims" / "u1.json").write_bytes(b"{")
+    records = Records(tmp_path)
+    records.load()
+    with pytest.raises(RecordDamaged):
+        records.reserve(claim("u2"))
+    last: list[str] = []
+    if how == "unprepared":
+        records.forget("u1", lambda: last.append("u1"))
+        assert last == ["u1"]
+    else:
+        (tmp_path / "damaged" / "u1.json").unlink()
+    records.reserve(claim("u2"))
+
+
+def test_a_file_that_cannot_be_opened_is_as_bad(tmp_path: Path) -> None:
+    (tmp_path / "claims" / "u1.json").mkdir(parents=True)
+    records = Records(tmp_path)
+    records.load()
+    assert list(records.damaged) == ["u1"]
+    with pytest.raises(RecordDamaged, match="cannot read"):
+        records.reserve(claim("u2"))
+    with pytest.raises(StorageFailed):
+        records.get("u1")
+    (tmp_path / "claims" / "u1.json").rmdir()
+    records.reserve(claim("u2"))
+
+
+def test_files_that_are_no_records_are_not_ours(tmp_path: Path) -> None:
+    (tmp_path / "claims").mkdir()
+    for name in ("my backup.json", "-x.json", "u1.json.bak", f"{'u' * 64}.json"):
+        (tmp_path / "claims" / name).write_bytes(b"?")
+    records = Records(tmp_path)
+    records.load()
+    records.reserve(claim("u1"))
+    assert records.damaged == {}
+    assert [record.uid for record in records.all()] == ["u1"]
+
+
+def test_the_sound_record_of_another_claim_blocks_nobody(tmp_path: Path) -> None:
+    (tmp_path / "claims").mkdir()
+    (tmp_path / "claims" / "copy-of-u1.json").write_bytes(encode(claim("u1")))
+    records = Records(tmp_path)
+    records.load()
+    assert list(records.damaged) == ["copy-of-u1"]
+    records.reserve(claim("u2"))
+    again = Records(tmp_path)
+    again.load()
+    again.reserve(claim("u3", gpu="GPU-b"))
+
+
+def test_what_an_older_driver_wrote_is_read() -> None:
+    old = {
+        "schema_number": 0,
+        "namespace": "team",
+        "name": "claim-u1",
+        "uid": "u1",
+        "devices": [
+            {
+                "request": "r",
+                "pool": "node-a",
+                "device": "gpu-0",
+                "gpu_uuid": "GPU-a",
+                "gpu_minor": 0,
+                "uuid": "GPU-a",
+            }
+        ],
+    }
+    record = decode(sealed(old), "u1")
+    assert record.devices == claim("u1").devices
+    assert record.phase is Phase.PREPARING  # what says nothing is not finished
+
+
+def test_what_only_a_newer_driver_can_read_waits_for_it(tmp_path: Path) -> None:
+    newer = json.loads(encode(claim("u1")).splitlines()[0]) | {"schema_number": 2}
+    newer["phase"] = "half-way"
+    (tmp_path / "claims").mkdir()
+    (tmp_path / "claims" / "u1.json").write_bytes(sealed(newer))
+    records = Records(tmp_path)
+    records.load()
+    assert "newer driver: schema 2" in records.damaged["u1"]
+    with pytest.raises(RecordDamaged):
+        records.reserve(claim("u2"))
+    aside = tmp_path / "damaged" / "u1.json"
+    assert aside.read_bytes() == sealed(newer)
+    aside.write_bytes(encode(claim("u1")))  # in the form that the next version understands
+    upgraded = Records(tmp_path)
+    upgraded.load()
+    assert upgraded.get("u1") == claim("u1")
+    with pytest.raises(DeviceInUse):
+        upgraded.reserve(claim("u2"))
+
+
+def test_a_record_that_was_lost_is_written_again(tmp_path: Path) -> None:
+    records = Records(tmp_path, rebuild=lambda uid: claim(uid) if uid == "u1" else None)
+    records.load()
+    with records.claim_lock("u1"):
+        records.recover(["u1"])
+    assert records.all() == [], "somebody was at work on it"
+    records.recover(["u1", "nothing-known", "not a uid"])
+    assert records.all() == [claim("u1")]
+    assert list(records.damaged) == ["u1"]
+    with pytest.raises(DeviceInUse):
+        records.reserve(claim("u2"))
+    records.forget("u1", nothing)
+    assert records.damaged == {}
+
+
+def test_a_full_disk_does_not_keep_a_rebuilt_record_from_its_claim(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = Records(tmp_path)
+    first.load()
+    first.reserve(claim("u1"))
+    (tmp_path / "claims" / "u1.json").write_bytes(b"")
+
+    def full(path: Path, content: bytes, **_: object) -> None:
+        raise StorageFailed(f"cannot write {path}: No space left on device")
+
+    monkeypatch.setattr("dra_driver.state.store.write_durably", full)
+    again = Records(tmp_path, rebuild=claim)
+    again.load()
+    assert again.get("u1") == claim("u1")
+    with pytest.raises(DeviceInUse):
+        again.reserve(claim("u2"))
+    again.forget("u1", nothing)
+    assert again.get("u1") is None
+
+
+def test_the_disk_is_waited_for_four_times_from_reserve_to_forget(
+    records: Records, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flushed: list[int] = []
+    monkeypatch.setattr("dra_driver.host.files.os.fsync", flushed.append)
+    records.reserve(claim("u1"))
+    assert len(flushed) == 2  # ahead of any change: the file, and the folder that names it
+    records.update(claim("u1").in_phase(Phase.PREPARED))
+    assert len(flushed) == 3
+    records.forget("u1", nothing)
+    assert len(flushed) == 4
 
 
 def test_a_record_of_another_claim_is_damage() -> None:

@@ -1,0 +1,166 @@
+"""The engine in this process: real records and CDI files, hardware and API server made up."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dra_driver.cdi import ClaimSpecs
+from dra_driver.claims import Engine, Janitor
+from dra_driver.config import Settings
+from dra_driver.model import (
+    AllocatedDevice,
+    ClaimRef,
+    DriverError,
+    Inventory,
+    PreparedClaim,
+    ResourceClaim,
+)
+from dra_driver.model.errors import ClaimChanged, ClaimNotFound
+from dra_driver.state import Records
+from dra_driver.telemetry import EventQueue, Metrics
+from tests.support.driver_tree import DriverTree
+
+NODE = "node-a"
+
+
+class FakeApi:
+    """Claims by name, as the API server has them; or the error with which it answers."""
+
+    def __init__(self) -> None:
+        self.claims: dict[tuple[str, str], ResourceClaim] = {}
+        self.error: DriverError | None = None
+        self.asked: list[ClaimRef] = []
+
+    def get_claim(self, ref: ClaimRef, timeout: float) -> ResourceClaim:
+        self.asked.append(ref)
+        if self.error is not None:
+            raise self.error
+        found = self.claims.get((ref.namespace, ref.name))
+        if found is None:
+            raise ClaimNotFound(f"claim {ref} does not exist")
+        if found.ref.uid != ref.uid:
+            raise ClaimChanged(f"claim {ref} was replaced")
+        return found
+
+
+class FakeHardware:
+    """A snapshot that the test sets; None until then."""
+
+    def __init__(self, inventory: Inventory | None) -> None:
+        self.inventory = inventory
+        self.looks = 0
+
+    def current(self) -> Inventory | None:
+        return self.inventory
+
+    def look(self, timeout: float) -> Inventory:
+        self.looks += 1
+        assert self.inventory is not None
+        return self.inventory
+
+    def not_ready(self) -> str:
+        return "" if self.inventory else "NVML has not answered yet"
+
+
+@dataclass
+class EngineBed:
+    """Folders, hardware and API server that outlive engines: `start` is a new process."""
+
+    folder: Path
+    inventory: Inventory | None = None
+    retry_seconds: float = 0.0
+    api: FakeApi = field(default_factory=FakeApi)
+
+    def __post_init__(self) -> None:
+        self.tree = DriverTree(self.folder / "root", gpus=8).build()
+        self.tree.settle()
+        self.hardware = FakeHardware(self.inventory)
+        self.pod_resources = self.folder / "kubelet.sock"
+
+    @property
+    def records_folder(self) -> Path:
+        return self.settings.records_folder
+
+    @property
+    def settings(self) -> Settings:
+        return self.tree.settings(
+            plugins_folder=self.folder / "plugins", retry_seconds=self.retry_seconds
+        )
+
+    def start(self) -> "EngineBed":
+        """Begin anew from what is on disk."""
+        self.metrics, self.events = Metrics(), EventQueue()
+        self.specs = ClaimSpecs(self.settings)
+        self.engine = Engine(
+            self.settings,
+            self.api,  # type: ignore[arg-type]
+            self.hardware,
+            self.specs,
+            self.metrics,
+            self.events,
+        )
+        self.engine.start()
+        self.specs.install_hook()
+        return self
+
+    @property
+    def records(self) -> Records:
+        return self.engine.records
+
+    def janitor(self, interval: float = 0.0) -> Janitor:
+        """Build a janitor that is swept by hand."""
+        api: Any = self.api
+        return Janitor(self.engine, self.specs, api, self.pod_resources, interval)
+
+    def claim(self, name: str, *devices: str | AllocatedDevice, uid: str = "") -> ClaimRef:
+        """Let the API server have a claim that is allocated to these devices."""
+        ref = ClaimRef("default", name, uid or f"uid-of-{name}")
+        allocated = tuple(
+            AllocatedDevice(f"request-{number}", NODE, device)
+            if isinstance(device, str)
+            else device
+            for number, device in enumerate(devices)
+        )
+        self.api.claims[ref.namespace, ref.name] = ResourceClaim(ref, allocated)
+        return ref
+
+    def prepare(self, *refs: ClaimRef) -> PreparedClaim:
+        """Prepare; gives the first answer. Raises its error."""
+        return _first(self.engine.prepare(refs, lambda: False), refs)
+
+    def unprepare(self, *refs: ClaimRef) -> None:
+        """Unprepare; raises the first error."""
+        answers = self.engine.unprepare(refs, lambda: False)
+        for ref in refs:
+            error = answers[ref.uid]
+            if error is not None:
+                raise error
+
+    def claim_files(self) -> set[str]:
+        """Claim UIDs of CDI files, record files and damaged files, by kind."""
+        data = self.settings.data_folder
+        return (
+            {f"cdi {uid}" for uid in self.specs.claim_uids()}
+            | {f"record {path.stem}" for path in (data / "claims").glob("*.json")}
+            | {f"damaged {path.stem}" for path in (data / "damaged").glob("*")}
+        )
+
+    def leftovers(self) -> list[str]:
+        """All files that are there only while claims are prepared, or never."""
+        folders = [self.settings.cdi_root, self.settings.data_folder]
+        return sorted(
+            str(path.relative_to(self.folder))
+            for folder in folders
+            if folder.is_dir()
+            for path in folder.rglob("*")
+            if path.is_file() and path.suffix != ".lock"
+        )
+
+
+def _first(answers: Any, refs: Sequence[ClaimRef]) -> PreparedClaim:
+    answer = answers[refs[0].uid]
+    if isinstance(answer, DriverError):
+        raise answer
+    assert isinstance(answer, PreparedClaim)
+    return answer
