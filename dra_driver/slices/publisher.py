@@ -3,6 +3,9 @@
 One thread compares, each time something changed: what should be there (pure builder) with what is
 there (mirror of the API server), and does the fewest writes in between. Nothing is written while
 nothing changes, and nothing is deleted when the driver stops: the kubelet does that, after a while.
+
+Of several instances on one node, as during an update, the newest publishes. An older one makes no
+further write, and takes over again when the newer ones are gone.
 """
 
 import threading
@@ -10,13 +13,14 @@ import time
 from typing import Final
 
 from dra_driver.config import Settings
+from dra_driver.host.succession import Succession
 from dra_driver.kube import ApiBusy, KubeClient
 from dra_driver.model import DriverError, Inventory
 from dra_driver.model.errors import ApiUnavailable
 from dra_driver.slices.backoff import Backoff
 from dra_driver.slices.devices import LeftOut, Why
 from dra_driver.slices.mirror import SliceMirror
-from dra_driver.slices.reconcile import Outcome, Reconciler
+from dra_driver.slices.reconcile import Outcome, Reconciler, Superseded
 from dra_driver.telemetry import Event, EventQueue, Metrics, logger, operation
 
 log = logger(__name__)
@@ -25,6 +29,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 10.0  # seconds between attempts that fail
 _FIRST_REPAIR, _LONGEST_REPAIR = 0.05, 4.0  # seconds before what others changed is put right
 _CALM: Final = 30.0  # seconds without a repair after which the next one is quick again
 _JOIN_SECONDS: Final = 2.0
+_STANDBY: Final = 1.0  # seconds between two looks whether the newer instances are gone
 
 
 class Publisher:
@@ -37,12 +42,14 @@ class Publisher:
         self._metrics = metrics
         self._events = events
         self._mirror = SliceMirror(kube, self._look_soon)
-        self._reconciler = Reconciler(kube, settings, self._mirror, metrics)
+        self._instances = Succession(settings.data_folder / "publisher.lock")
+        self._reconciler = Reconciler(kube, settings, self._mirror, metrics, self._instances)
         self._wake = threading.Condition()
         self._inventory: Inventory | None = None
         self._published: Inventory | None = None
         self._is_due = False
         self._is_running = False
+        self._stands_by = False
         self._waits_for_server = False
         self._not_before = 0.0
         self._problem = "the hardware has not been looked at yet"  # empty: complete
@@ -59,19 +66,20 @@ class Publisher:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the threads; the slices stay."""
+        """End the threads; the slices stay, and an older instance may take over."""
         with self._wake:
             self._stopping = True
             self._wake.notify_all()
         self._mirror.stop()
         if self._thread.is_alive():
             self._thread.join(_JOIN_SECONDS)
+        self._instances.leave()
 
     def publish(self, inventory: Inventory) -> None:
         """Set what should be there; the newest call counts. Never blocks."""
         with self._wake:
             self._inventory = inventory
-            if inventory != self._published:
+            if inventory != self._published and not self._stands_by:
                 self._note("the newest snapshot of the hardware is not published yet")
             self._is_due = True
             self._wake.notify_all()
@@ -87,7 +95,7 @@ class Publisher:
         return not self.problem()
 
     def problem(self) -> str:
-        """Why it is not complete, in one line; empty when it is."""
+        """Why it is not complete, in one line; empty when it is, or a newer instance's business."""
         with self._wake:
             if self._inventory is not None and self._mirror.epoch == 0:
                 return self._mirror.problem()
@@ -117,6 +125,8 @@ class Publisher:
             with operation():
                 try:
                     outcome = self._reconciler.run(inventory)
+                except Superseded:
+                    self._stand_by()
                 except DriverError as error:
                     self._fail(error)
                 except Exception as error:
@@ -138,6 +148,7 @@ class Publisher:
         return None
 
     def _succeed(self, inventory: Inventory, outcome: Outcome) -> None:
+        self._take_part(stands_by=False)
         with self._wake:
             self._is_running = False
             self._retry.reset()
@@ -151,6 +162,22 @@ class Publisher:
         if outcome.writes:
             log.info("slices are published", writes=outcome.writes)
         self._tell(outcome.left_out)
+
+    def _stand_by(self) -> None:
+        """Leave the slices to the newer instance, and look regularly whether it is still there."""
+        self._take_part(stands_by=True)
+        with self._wake:
+            self._is_running = False
+            self._retry.reset()
+            self._not_before = time.monotonic() + _STANDBY
+            self._is_due = True
+            self._note("")
+
+    def _take_part(self, *, stands_by: bool) -> None:
+        self._metrics.set("gpu_dra_driver_publisher", float(not stands_by))
+        if stands_by != self._stands_by:
+            self._stands_by = stands_by
+            log.info("a newer instance publishes" if stands_by else "publishing again")
 
     def _fail(self, error: Exception) -> None:
         """Try again after a pause that grows; the server may ask for a longer one."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from dra_driver.config import Settings
+from dra_driver.host.succession import Succession
 from dra_driver.kube import Conflict, JsonObject, KubeClient, NotFound, Refused
 from dra_driver.model import Inventory, TryAgain
 from dra_driver.slices.abilities import (
@@ -28,6 +29,10 @@ log = logger(__name__)
 _ROUNDS: Final = 8  # one is enough unless something is refused or dropped
 
 
+class Superseded(Exception):
+    """A newer instance of this driver is there: the slices are its business now."""
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """What a pass that succeeded did."""
@@ -40,13 +45,19 @@ class Reconciler:
     """Brings the API server to what a snapshot asks for; used by one thread."""
 
     def __init__(
-        self, kube: KubeClient, settings: Settings, mirror: SliceMirror, metrics: Metrics
+        self,
+        kube: KubeClient,
+        settings: Settings,
+        mirror: SliceMirror,
+        metrics: Metrics,
+        instances: Succession,
     ) -> None:
-        """Keep the parts; nothing is sent yet."""
+        """Keep the parts; nothing is sent yet. Only the last of `instances` writes."""
         self._kube = kube
         self._settings = settings
         self._mirror = mirror
         self._metrics = metrics
+        self._instances = instances
         self._abilities = ServerAbilities()
         self._epoch = 0  # list of the mirror for which the abilities hold
         self._floor = 0  # highest generation ever used
@@ -56,7 +67,13 @@ class Reconciler:
         self._written = 0
 
     def run(self, inventory: Inventory) -> Outcome:
-        """Do what is to be done; raises DriverError when it did not get there."""
+        """Do what is to be done; raises DriverError when it did not get there, or Superseded.
+
+        An instance counts as new from its first pass on: then it has seen hardware and API server
+        and can do better than the one before it.
+        """
+        self._instances.join()
+        self._stop_if_superseded()
         self._written = 0
         for _ in range(_ROUNDS):
             self._learn()
@@ -65,6 +82,11 @@ class Reconciler:
             if not writes or self._carry_out(plan, writes):
                 return Outcome(self._written, plan.left_out)
         raise TryAgain("the API server refuses or drops something new each time; tried again later")
+
+    def _stop_if_superseded(self) -> None:
+        """Ask before each write. One on its way carries the version that it is to replace."""
+        if not self._instances.is_last():
+            raise Superseded
 
     def _learn(self) -> None:
         """Find out what this server keeps, anew after every list: it may be another one."""
@@ -131,7 +153,7 @@ class Reconciler:
 
     def _delete(self, obj: JsonObject) -> None:
         metadata = obj["metadata"]
-        with self._counted("delete"):
+        with self._write("delete"):
             self._kube.delete_slice(metadata["name"], metadata["uid"], metadata["resourceVersion"])
         self._mirror.forget(obj)
 
@@ -139,7 +161,7 @@ class Reconciler:
         self, verb: str, send: Callable[[JsonObject], JsonObject], obj: JsonObject
     ) -> JsonObject:
         try:
-            with self._counted(verb):
+            with self._write(verb):
                 return send(obj)
         except Refused as error:
             raise _RefusedSlice(obj, error) from error
@@ -169,7 +191,9 @@ class Reconciler:
                     self._refused[device["name"]] = (device, words[device["name"]])
 
     @contextmanager
-    def _counted(self, verb: str) -> Iterator[None]:
+    def _write(self, verb: str) -> Iterator[None]:
+        """Count one write, which only the newest instance makes."""
+        self._stop_if_superseded()
         result = "error"
         try:
             yield

@@ -114,6 +114,11 @@ CATALOGUE: Final[tuple[Metric, ...]] = (
         "1 while the API server has the slices that this node wants, else 0.",
     ),
     Metric(
+        "gpu_dra_driver_publisher",
+        "gauge",
+        "1 after this instance has published, 0 while a newer one on this node does.",
+    ),
+    Metric(
         "gpu_dra_driver_publish_writes_total",
         "counter",
         "Writes of ResourceSlices, by verb and result.",

@@ -21,7 +21,8 @@ LONGEST_WAIT = 60.0  # seconds; ten times and more what is promised anywhere
 def settings_for(server: ApiServer, folder: Path, **changes: Any) -> Settings:
     """Make settings of a plugin on node-a that talks to the stand-in."""
     kubeconfig = server.write_kubeconfig(folder / "kubeconfig")
-    return Settings(**({"node_name": NODE, "kubeconfig": kubeconfig} | changes))
+    base = {"node_name": NODE, "kubeconfig": kubeconfig, "plugins_folder": folder / "plugins"}
+    return Settings(**(base | changes))
 
 
 def add_node(server: ApiServer, name: str = NODE) -> str:
