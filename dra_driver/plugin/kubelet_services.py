@@ -10,7 +10,7 @@ from typing import Final
 import grpc
 
 from dra_driver.config import Settings
-from dra_driver.host import FileLock, ensure_folder
+from dra_driver.host import RangeLock, ensure_folder
 from dra_driver.model import Inventory
 from dra_driver.model.errors import StorageFailed
 from dra_driver.plugin.checks import Checks
@@ -42,7 +42,8 @@ class KubeletServices:
     ) -> None:
         self._settings = settings
         # Two instances under one name would take each other's sockets away.
-        self._lock = FileLock(settings.data_folder / f".{settings.service_socket.name}.lock")
+        instances = settings.data_folder / "instances.lock"
+        self._lock = RangeLock(instances, settings.service_socket.name, timeout=0)
         self._threads = ThreadPoolExecutor(1, "unused")  # every method has a pool of its own
         self._dra = DraService(claims, metrics)
         self._reports = HealthReports(settings.pool, inventory, stale)
