@@ -47,15 +47,27 @@ class CdiEffect:
         self._specs.undo(record.uid)
 
 
-def record_from_cdi(specs: ClaimSpecs, uid: str) -> ClaimRecord | None:
-    """Record of a claim as its CDI file tells it, None when that has nothing to say.
+class CdiTraces:
+    """What CDI files tell of claims whose records are lost.
 
-    That the file is gone proves nothing: somebody may have emptied the folder under containers.
+    They are written after the record and removed before it. That a file is gone proves nothing:
+    somebody may have emptied the folder under running containers.
     """
-    try:
-        return decode(specs.note(uid).encode(), uid)
-    except (RecordDamaged, StorageFailed):
-        return None
+
+    def __init__(self, specs: ClaimSpecs) -> None:
+        """Read through `specs`."""
+        self._specs = specs
+
+    def uids(self) -> set[str]:
+        """UIDs of the claims that have a file. Raises StorageFailed."""
+        return self._specs.claim_uids()
+
+    def record(self, uid: str) -> ClaimRecord | None:
+        """Record in a claim's file, None when it has nothing to say."""
+        try:
+            return decode(self._specs.note(uid).encode(), uid)
+        except (RecordDamaged, StorageFailed):
+            return None
 
 
 def as_cdi_device(device: DeviceRecord) -> CdiDevice:

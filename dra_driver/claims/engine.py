@@ -24,7 +24,7 @@ from functools import partial
 from typing import TypeVar
 
 from dra_driver.cdi import ClaimSpecs
-from dra_driver.claims.effects import CdiEffect, Effect, as_cdi_device, record_from_cdi
+from dra_driver.claims.effects import CdiEffect, CdiTraces, Effect, as_cdi_device
 from dra_driver.claims.hardware import Hardware
 from dra_driver.claims.resolve import locate, missing_devices, plan
 from dra_driver.claims.steps import Steps
@@ -72,9 +72,7 @@ class Engine:
         self._specs = specs
         self._metrics = metrics
         self._events = events
-        self.records = Records(
-            settings.data_folder, partial(record_from_cdi, specs), self._tell_damage
-        )
+        self.records = Records(settings.data_folder, CdiTraces(specs), self._tell_damage)
         self._host = HostRoot(settings.host_root)
         self._step = Steps(metrics)
         self._effects: tuple[Effect, ...] = (CdiEffect(specs),)
@@ -82,20 +80,12 @@ class Engine:
     def start(self) -> None:
         """Read the records. Needs neither API server nor NVML. Raises StorageFailed."""
         self.records.load()
-        self.recover()
         self._count_devices()
 
     @property
     def knows_hardware(self) -> bool:
         """Whether the hardware has been looked at once."""
         return self._hardware.current() is not None
-
-    def recover(self) -> None:
-        """Write records again that were lost while their CDI files still tell of them."""
-        try:
-            self.records.recover(self._specs.claim_uids())
-        except DriverError as error:
-            log.warning("CDI files can't be looked through for lost records", err=error)
 
     def restore(self, ref: ClaimRef) -> None:
         """Run the steps of a prepared claim again, without the API server. Raises DriverError."""

@@ -74,7 +74,7 @@ class Janitor:
     def sweep(self) -> None:
         """Look once at everything; a failure of one look is logged and ends that look only."""
         looks = (
-            self._engine.recover,
+            self._records.recover,
             self._remove_stray_files,
             self._restore_files,
             self._remove_dead_claims,

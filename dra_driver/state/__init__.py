@@ -2,7 +2,7 @@
 
 from dra_driver.state.ownership import Holding, Ownership
 from dra_driver.state.record import ClaimRecord, DeviceRecord, Phase, decode, encode
-from dra_driver.state.store import Records
+from dra_driver.state.store import Records, Traces
 
 __all__ = [
     "ClaimRecord",
@@ -11,6 +11,7 @@ __all__ = [
     "Ownership",
     "Phase",
     "Records",
+    "Traces",
     "decode",
     "encode",
 ]

@@ -15,10 +15,10 @@ Four rules keep it right whoever is killed when:
 import re
 import secrets
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from dra_driver.host import (
     MarkedLock,
@@ -33,8 +33,6 @@ from dra_driver.host import (
 from dra_driver.model.errors import (
     ClaimNotFound,
     DeviceInUse,
-    DriverError,
-    HardwareBusy,
     RecordDamaged,
     StorageFailed,
 )
@@ -49,21 +47,28 @@ _LOCK_SECONDS: Final = 20.0
 _MODE: Final = 0o700
 
 
+class Traces(Protocol):
+    """What else tells of claims: written after their records, removed before them."""
+
+    def uids(self) -> set[str]:
+        """UIDs of the claims of which there is a trace. Raises StorageFailed."""
+
+    def record(self, uid: str) -> ClaimRecord | None:
+        """Record of a claim as its trace tells it, None when it has nothing to say."""
+
+
 class Records:
     """The records of all claims on this node."""
 
     def __init__(
-        self,
-        folder: Path,
-        rebuild: Callable[[str], ClaimRecord | None] = lambda _: None,
-        on_damage: Callable[[str], None] = lambda _: None,
+        self, folder: Path, traces: Traces, on_damage: Callable[[str], None] = lambda _: None
     ) -> None:
         """Use `<folder>/claims/<uid>.json`; nothing is read before `load`.
 
-        `rebuild` finds from other traces what the lost record of that claim UID held; `on_damage`
-        is told in one line what is wrong with a record.
+        Records that were lost or damaged are rebuilt from `traces`; `on_damage` is told in one line
+        what is wrong with a record.
         """
-        self._rebuild = rebuild
+        self._traces = traces
         self._on_damage = on_damage
         self._folder = folder / "claims"
         self._aside = folder / "damaged"
@@ -106,19 +111,11 @@ class Records:
             self._set_aside(path, uid, str(error))
         return self._mended(path, uid)
 
-    def recover(self, uids: Iterable[str]) -> None:
-        """Write the records of these claims again where they were lost and can be rebuilt.
-
-        Whatever fails is logged and left for the next time.
-        """
-        for uid in uids:
-            try:
-                with self.claim_lock(uid, timeout=0):
-                    self._recover_one(uid)
-            except HardwareBusy:
-                continue  # somebody is at work on it
-            except DriverError as error:
-                log.warning("a lost record can't be written again", claimUID=uid, err=error)
+    def recover(self) -> None:
+        """Write records again that were lost while traces still tell of them."""
+        if self._traces.uids().difference(self._uids(self._folder)):
+            with self._node(anew=True):
+                pass
 
     def reserve(self, record: ClaimRecord) -> None:
         """Write the record if nobody else holds its devices.
@@ -178,10 +175,10 @@ class Records:
         return dict(self._damaged)
 
     @contextmanager
-    def _node(self) -> Iterator[Ownership]:
+    def _node(self, *, anew: bool = False) -> Iterator[Ownership]:
         """Hold the node's lock, with an index that is true now."""
         with self._guard, MarkedLock(self._node_lock, self._mark, _LOCK_SECONDS) as lock:
-            if self._stale or not lock.marked_by_us:
+            if anew or self._stale or not lock.marked_by_us:
                 self._index = self._read_all()
                 lock.mark()
             self._stale = True  # until this change is known to be on disk and in the index alike
@@ -209,35 +206,44 @@ class Records:
                 index.add(record)
             elif self._is_there(uid) and not self._is_foreign(uid):
                 index.add_unknown(uid, f"{self._aside / f'{uid}.json'} can't be read")
+        for record in self._lost(index):
+            self._tell(record.uid, f"the record of claim {record.ref} was lost; it is rebuilt")
+            self._keep(record)
+            index.add(record)
         return index
+
+    def _lost(self, index: Ownership) -> Iterator[ClaimRecord]:
+        try:
+            uids = self._traces.uids()
+        except StorageFailed as error:
+            log.warning("lost records can't be looked for", err=error)
+            return
+        for uid in sorted(uids):
+            record = None if uid in index else self._traces.record(uid)
+            if record is not None:
+                yield record
 
     def _mended(self, path: Path, uid: str) -> ClaimRecord | None:
         """Record of a claim that was set aside: a newer driver may read it, else it is rebuilt."""
-        aside = self._aside / path.name
-        content = read_file(aside)
+        content = read_file(self._aside / path.name)
         if content is None:
             return None
         try:
             record: ClaimRecord | None = decode(content, uid)
         except RecordDamaged:
-            record = self._rebuild(uid)
+            record = self._traces.record(uid)
         if record is not None:
             log.info("a damaged record was rebuilt", claim=record.ref, claimUID=uid)
-            try:
-                write_durably(path, encode(record))
-            except StorageFailed as error:  # it is rebuilt again whenever it is asked for
-                log.warning("a rebuilt record can't be kept", claimUID=uid, err=error)
+            self._keep(record)
         return record
 
-    def _recover_one(self, uid: str) -> None:
-        if self.get(uid) is not None:
-            return
-        record = self._rebuild(uid)
-        if record is not None:
-            self._tell(uid, f"the record of claim {record.ref} was lost; its CDI file told of it")
-            with self._node() as index:
-                write_durably(self._path(uid), encode(record))
-                index.add(record)
+    def _keep(self, record: ClaimRecord) -> None:
+        """Write a rebuilt record; without room it is rebuilt again whenever it is asked for."""
+        try:
+            ensure_folder(self._folder, _MODE)
+            write_durably(self._path(record.uid), encode(record))
+        except StorageFailed as error:
+            log.warning("a rebuilt record can't be kept", claim=record.ref, err=error)
 
     def _set_aside(self, path: Path, uid: str, why: str) -> None:
         self._tell(uid, f"{why}; it was moved to {self._aside}")

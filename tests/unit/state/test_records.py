@@ -4,6 +4,7 @@ import hashlib
 import json
 import multiprocessing
 import os
+import shutil
 import signal
 import threading
 import time
@@ -41,13 +42,29 @@ def claim(uid: str, gpu: str = "GPU-a", **device: object) -> ClaimRecord:
 
 @pytest.fixture
 def records(tmp_path: Path) -> Records:
-    store = Records(tmp_path)
+    store = Records(tmp_path, NONE)
     store.load()
     return store
 
 
 def nothing() -> None:
     pass
+
+
+class Told:
+    """Traces that tell of these claims."""
+
+    def __init__(self, *uids: str, gpu: str = "GPU-a") -> None:
+        self.known = {uid: claim(uid, gpu) for uid in uids}
+
+    def uids(self) -> set[str]:
+        return {*self.known, "nothing-to-say"}
+
+    def record(self, uid: str) -> ClaimRecord | None:
+        return self.known.get(uid)
+
+
+NONE = Told()
 
 
 def sealed(content: object) -> bytes:
@@ -93,12 +110,12 @@ def test_fields_of_a_newer_version_are_kept_over_an_update(
     ids=["empty", "truncated", "altered", "zeros", "no-seal"],
 )
 def test_a_damaged_record_is_set_aside_and_named(tmp_path: Path, damage: object) -> None:
-    first = Records(tmp_path)
+    first = Records(tmp_path, NONE)
     first.load()
     first.reserve(claim("u1"))
     path = tmp_path / "claims" / "u1.json"
     path.write_bytes(damage(path.read_bytes()))  # type: ignore[operator]
-    again = Records(tmp_path)
+    again = Records(tmp_path, NONE)
     again.load()
     assert again.get("u1") is None
     assert "u1" in again.damaged
@@ -107,11 +124,11 @@ def test_a_damaged_record_is_set_aside_and_named(tmp_path: Path, damage: object)
 
 def test_a_damaged_record_is_rebuilt_and_its_device_stays_taken(tmp_path: Path) -> None:
     path = tmp_path / "claims" / "u1.json"
-    first = Records(tmp_path)
+    first = Records(tmp_path, NONE)
     first.load()
     first.reserve(claim("u1"))
     path.write_bytes(b"\x00" * 100)
-    again = Records(tmp_path, rebuild=claim)
+    again = Records(tmp_path, Told("u1"))
     again.load()
     with pytest.raises(DeviceInUse):
         again.reserve(claim("u2"))
@@ -123,12 +140,12 @@ def test_a_damaged_record_is_rebuilt_and_its_device_stays_taken(tmp_path: Path) 
 
 
 def test_while_a_record_cannot_be_read_nothing_is_given_out(tmp_path: Path) -> None:
-    first = Records(tmp_path)
+    first = Records(tmp_path, NONE)
     first.load()
     first.reserve(claim("u1"))
     (tmp_path / "claims" / "u1.json").write_bytes(b"")
     told: list[str] = []
-    again = Records(tmp_path, on_damage=told.append)
+    again = Records(tmp_path, NONE, told.append)
     again.load()
     assert len(told) == 1
     assert "u1" in told[0]
@@ -146,7 +163,7 @@ def test_while_a_record_cannot_be_read_nothing_is_given_out(tmp_path: Path) -> N
 def test_the_unreadable_record_goes_and_all_is_well(tmp_path: Path, how: str) -> None:
     (tmp_path / "claims").mkdir()
     (tmp_path / "claims" / "u1.json").write_bytes(b"{")
-    records = Records(tmp_path)
+    records = Records(tmp_path, NONE)
     records.load()
     with pytest.raises(RecordDamaged):
         records.reserve(claim("u2"))
@@ -161,7 +178,7 @@ def test_the_unreadable_record_goes_and_all_is_well(tmp_path: Path, how: str) ->
 
 def test_a_file_that_cannot_be_opened_is_as_bad(tmp_path: Path) -> None:
     (tmp_path / "claims" / "u1.json").mkdir(parents=True)
-    records = Records(tmp_path)
+    records = Records(tmp_path, NONE)
     records.load()
     assert list(records.damaged) == ["u1"]
     with pytest.raises(RecordDamaged, match="cannot read"):
@@ -176,7 +193,7 @@ def test_files_that_are_no_records_are_not_ours(tmp_path: Path) -> None:
     (tmp_path / "claims").mkdir()
     for name in ("my backup.json", "-x.json", "u1.json.bak", f"{'u' * 64}.json"):
         (tmp_path / "claims" / name).write_bytes(b"?")
-    records = Records(tmp_path)
+    records = Records(tmp_path, NONE)
     records.load()
     records.reserve(claim("u1"))
     assert records.damaged == {}
@@ -186,11 +203,11 @@ def test_files_that_are_no_records_are_not_ours(tmp_path: Path) -> None:
 def test_the_sound_record_of_another_claim_blocks_nobody(tmp_path: Path) -> None:
     (tmp_path / "claims").mkdir()
     (tmp_path / "claims" / "copy-of-u1.json").write_bytes(encode(claim("u1")))
-    records = Records(tmp_path)
+    records = Records(tmp_path, NONE)
     records.load()
     assert list(records.damaged) == ["copy-of-u1"]
     records.reserve(claim("u2"))
-    again = Records(tmp_path)
+    again = Records(tmp_path, NONE)
     again.load()
     again.reserve(claim("u3", gpu="GPU-b"))
 
@@ -222,7 +239,7 @@ def test_what_only_a_newer_driver_can_read_waits_for_it(tmp_path: Path) -> None:
     newer["phase"] = "half-way"
     (tmp_path / "claims").mkdir()
     (tmp_path / "claims" / "u1.json").write_bytes(sealed(newer))
-    records = Records(tmp_path)
+    records = Records(tmp_path, NONE)
     records.load()
     assert "newer driver: schema 2" in records.damaged["u1"]
     with pytest.raises(RecordDamaged):
@@ -230,24 +247,31 @@ def test_what_only_a_newer_driver_can_read_waits_for_it(tmp_path: Path) -> None:
     aside = tmp_path / "damaged" / "u1.json"
     assert aside.read_bytes() == sealed(newer)
     aside.write_bytes(encode(claim("u1")))  # in the form that the next version understands
-    upgraded = Records(tmp_path)
+    upgraded = Records(tmp_path, NONE)
     upgraded.load()
     assert upgraded.get("u1") == claim("u1")
     with pytest.raises(DeviceInUse):
         upgraded.reserve(claim("u2"))
 
 
-def test_a_record_that_was_lost_is_written_again(tmp_path: Path) -> None:
-    records = Records(tmp_path, rebuild=lambda uid: claim(uid) if uid == "u1" else None)
+@pytest.mark.parametrize("when", ["at the start", "while it runs", "when another one wrote"])
+def test_a_record_that_was_lost_is_written_again(tmp_path: Path, when: str) -> None:
+    records = Records(tmp_path, Told("u1"))
     records.load()
-    with records.claim_lock("u1"):
-        records.recover(["u1"])
-    assert records.all() == [], "somebody was at work on it"
-    records.recover(["u1", "nothing-known", "not a uid"])
     assert records.all() == [claim("u1")]
-    assert list(records.damaged) == ["u1"]
+    shutil.rmtree(tmp_path / "claims")
+    if when == "at the start":
+        records = Records(tmp_path, Told("u1"))
+        records.load()
+    elif when == "while it runs":
+        records.recover()
+    else:
+        other = Records(tmp_path, NONE)
+        other.load()
     with pytest.raises(DeviceInUse):
         records.reserve(claim("u2"))
+    assert records.all() == [claim("u1")]
+    assert list(records.damaged) == ["u1"]
     records.forget("u1", nothing)
     assert records.damaged == {}
 
@@ -255,7 +279,7 @@ def test_a_record_that_was_lost_is_written_again(tmp_path: Path) -> None:
 def test_a_full_disk_does_not_keep_a_rebuilt_record_from_its_claim(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = Records(tmp_path)
+    first = Records(tmp_path, NONE)
     first.load()
     first.reserve(claim("u1"))
     (tmp_path / "claims" / "u1.json").write_bytes(b"")
@@ -264,7 +288,7 @@ def test_a_full_disk_does_not_keep_a_rebuilt_record_from_its_claim(
         raise StorageFailed(f"cannot write {path}: No space left on device")
 
     monkeypatch.setattr("dra_driver.state.store.write_durably", full)
-    again = Records(tmp_path, rebuild=claim)
+    again = Records(tmp_path, Told("u1"))
     again.load()
     assert again.get("u1") == claim("u1")
     with pytest.raises(DeviceInUse):
@@ -311,7 +335,7 @@ def test_the_last_one_leaving_is_told(records: Records) -> None:
 
 
 def test_a_second_instance_sees_what_the_first_did(tmp_path: Path) -> None:
-    first, second = Records(tmp_path), Records(tmp_path)
+    first, second = Records(tmp_path, NONE), Records(tmp_path, NONE)
     first.load()
     second.load()
     first.reserve(claim("u1"))
@@ -345,7 +369,7 @@ def test_a_uid_that_is_no_uid_reaches_no_path(records: Records, uid: str) -> Non
 
 
 def _hold(folder: Path, ready: object) -> None:
-    records = Records(folder)
+    records = Records(folder, NONE)
     with records.claim_lock("u1"):
         ready.set()  # type: ignore[attr-defined]
         time.sleep(60)
