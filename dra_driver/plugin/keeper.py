@@ -1,7 +1,11 @@
-"""Keeps the plugin reachable when somebody takes its sockets away, or the kubelet refuses it."""
+"""Keeps the plugin reachable when somebody takes its sockets away, or the kubelet refuses it.
+
+It also removes the sockets of other instances that were killed: nobody else may ever come to do it.
+"""
 
 import threading
 import time
+from collections.abc import Callable
 from typing import Final
 
 from dra_driver.model import DriverError
@@ -13,17 +17,23 @@ _log = logger(__name__)
 _LOOK_SECONDS: Final = 2.0
 _REFUSAL_SECONDS: Final = 30.0  # kubelets up to 1.35 never try a refused socket again
 _SILENCE_SECONDS: Final = 60.0
+_SWEEP_SECONDS: Final = 60.0
 
 
 class Keeper:
-    """Looks at both sockets every two seconds."""
+    """Looks at both sockets every two seconds, and sweeps every minute."""
 
     def __init__(
-        self, service: SocketServer, registrar: SocketServer, registration: Registration
+        self,
+        service: SocketServer,
+        registrar: SocketServer,
+        registration: Registration,
+        sweep: Callable[[], None],
     ) -> None:
         self._service = service
         self._registrar = registrar
         self._registration = registration
+        self._sweep = sweep
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="keeper", daemon=True)
         self._problem = ""
@@ -66,8 +76,12 @@ class Keeper:
 
     def _run(self) -> None:
         silent_at = time.monotonic() + _SILENCE_SECONDS
+        sweep_at = time.monotonic() + _SWEEP_SECONDS
         while not self._stopped.wait(_LOOK_SECONDS):
             self.look()
+            if time.monotonic() >= sweep_at:
+                self._sweep()
+                sweep_at = time.monotonic() + _SWEEP_SECONDS
             if time.monotonic() >= silent_at and not self._registration.asked:
                 silent_at = float("inf")
                 _log.error(

@@ -23,9 +23,9 @@ from dra_driver.plugin.registration import Registration
 from dra_driver.plugin.sockets import SocketServer, sweep_dead_sockets
 from dra_driver.telemetry import Metrics
 
-# What stands for an instance in the names of its sockets: a Pod's UID, a static Pod's, or the
-# short hash of one.
-_INSTANCE: Final = "([0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{32}|[0-9A-Za-z_-]{11})"
+# What stands for an instance in the names of its sockets: a Pod's UID, a static Pod's, the short
+# hash of one, or nothing.
+_INSTANCE: Final = "(-([0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{32}|[0-9A-Za-z_-]{11}))?"
 
 
 class KubeletServices:
@@ -56,7 +56,7 @@ class KubeletServices:
         self._registrar = self._socket_server(
             settings.registration_socket, (self._registration.service(),)
         )
-        self._keeper = Keeper(self._service, self._registrar, self._registration)
+        self._keeper = Keeper(self._service, self._registrar, self._registration, self._sweep)
 
     def checks(self, *problems: Callable[[], str]) -> Checks:
         """Build what the probes ask, with further `problems` that make the plugin unready."""
@@ -113,7 +113,7 @@ class KubeletServices:
     def _sweep(self) -> None:
         """Remove what instances with other names left when they were killed."""
         driver = re.escape(self._settings.driver_name)
-        sweep_dead_sockets(self._settings.data_folder, re.compile(rf"dra-{_INSTANCE}\.sock"))
+        sweep_dead_sockets(self._settings.data_folder, re.compile(rf"dra{_INSTANCE}\.sock"))
         sweep_dead_sockets(
-            self._settings.registrar_folder, re.compile(rf"{driver}-{_INSTANCE}-reg\.sock")
+            self._settings.registrar_folder, re.compile(rf"{driver}{_INSTANCE}-reg\.sock")
         )

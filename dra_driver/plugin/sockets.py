@@ -125,7 +125,10 @@ def sweep_dead_sockets(folder: Path, names: "re.Pattern[str]") -> None:
             with suppress(OSError):
                 status = path.lstat()
                 old = time.time() - status.st_mtime > _LEFT_BEHIND_SECONDS
-                if stat.S_ISSOCK(status.st_mode) and old and _is_dead(path):
+                found = _identity(path)
+                if not (stat.S_ISSOCK(status.st_mode) and old and _is_dead(path)):
+                    continue
+                if _identity(path) == found:  # and not an instance that has just come back
                     path.unlink()
                     _log.info("removed the socket of an instance that is gone", path=path)
 

@@ -16,6 +16,7 @@ from dra_driver.simulator.kubelet_plugin import PluginConnection, introduce, not
 from tests.support.kubelet import DRIVER, PluginSide, claim, eventually
 
 UID = "8f3a9d4e-1b2c-4d5e-8f90-a1b2c3d4e5f6"
+NEWER = "00000000-1b2c-4d5e-8f90-a1b2c3d4e5f6"
 
 
 def dead_socket(path: Path, age: float = 0) -> Path:
@@ -58,8 +59,10 @@ def test_b30_sockets_of_other_killed_instances_are_swept(side: PluginSide) -> No
     data, registry = side.settings().data_folder, side.settings().registrar_folder
     gone = [
         dead_socket(data / f"dra-{UID}.sock", age=60),
+        dead_socket(data / "dra.sock", age=60),
         dead_socket(data / ".0a1b2c", age=60),
         dead_socket(registry / f"{DRIVER}-{UID}-reg.sock", age=60),
+        dead_socket(registry / f"{DRIVER}-reg.sock", age=60),
         dead_socket(registry / f"{DRIVER}-h1V9xX2_-3A-reg.sock", age=60),
     ]
     spared = [
@@ -67,9 +70,21 @@ def test_b30_sockets_of_other_killed_instances_are_swept(side: PluginSide) -> No
         dead_socket(registry / f"{DRIVER}-node-reg.sock", age=60),
         dead_socket(data / "dra-00000000-0000-0000-0000-000000000001.sock"),  # young
     ]
-    side.build().start()
+    side.build(NEWER).start()
     assert not any(os.path.lexists(path) for path in gone)
     assert all(os.path.lexists(path) for path in spared)
+
+
+def test_b30_sockets_of_instances_that_are_killed_later_are_swept(
+    side: PluginSide, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The Pod of a killed instance may be deleted, so that it never comes back to do it."""
+    monkeypatch.setattr("dra_driver.plugin.keeper._SWEEP_SECONDS", 0.0)
+    monkeypatch.setattr("dra_driver.plugin.keeper._LOOK_SECONDS", 0.05)
+    side.build(NEWER).start()
+    dead = dead_socket(side.settings().registrar_folder / f"{DRIVER}-{UID}-reg.sock", age=60)
+    eventually(lambda: not os.path.lexists(dead), "swept")
+    assert introduce(side.settings(NEWER).registration_socket).driver == DRIVER
 
 
 def test_a_living_socket_is_never_swept(side: PluginSide) -> None:
