@@ -83,7 +83,8 @@ def _in_sandbox(options: argparse.Namespace, rest: list[str]) -> int:
     }
     module = "pytest" if options.command == "run" else "tests.cluster.shell"
     arguments = _pytest_arguments(rest) if options.command == "run" else []
-    logs = cache_root() / "logs" / f"k8s-{options.version}"
+    name = f"k8s-{options.version}{'-gates' if options.feature_gates else ''}"
+    logs = cache_root() / "logs" / name
     shutil.rmtree(logs, ignore_errors=True)
     started = time.monotonic()
     argv = [sys.executable, "-m", module, *arguments]

@@ -2,15 +2,17 @@
 
 import secrets
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from dra_driver.simulator.node_file import GpuSpec, NodeSpec, PartitionSpec
+from tests.cluster.binaries import DEFAULT_VERSION
 from tests.cluster.cluster import Cluster
 from tests.cluster.driver import Driver
-from tests.cluster.settings import inside
+from tests.cluster.settings import Settings, inside
 from tests.cluster.workload import Namespace
 
 _HERE = Path(__file__).parent
@@ -28,20 +30,44 @@ _GPUS = NodeSpec(
 _SETTINGS = inside()
 
 
+_left_out: Counter[str] = Counter()
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave this folder's tests out where there is no sandbox; the summary says so."""
-    if _SETTINGS is None:
-        here = [item for item in items if item.path.is_relative_to(_HERE)]
-        config.hook.pytest_deselected(items=here)
-        items[:] = [item for item in items if item not in here]
+    """Leave out what does not run on this cluster, all where there is none; the summary says so."""
+    here = [item for item in items if item.path.is_relative_to(_HERE)]
+    reasons = {item: why for item in here if (why := _left_out_because(item, _SETTINGS))}
+    _left_out.update(reasons.values())
+    config.hook.pytest_deselected(items=list(reasons))
+    items[:] = [item for item in items if item not in reasons]
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print why nothing of this folder ran."""
-    if _SETTINGS is None:
-        terminalreporter.write_line(
-            "tests/cluster: not run, needs its sandbox: python -m tests.cluster run"
-        )
+    """Print why tests of this folder did not run."""
+    for reason, count in _left_out.items():
+        terminalreporter.write_line(f"tests/cluster: {count} not run: {reason}")
+
+
+def _left_out_because(item: pytest.Item, settings: Settings | None) -> str:
+    """Say why a test does not run on this cluster; empty if it does.
+
+    The newest release runs everything that its gates allow; others run what is marked, and with
+    gates of their own only what these are for.
+    """
+    if settings is None:
+        return "they need a sandbox: python -m tests.cluster run"
+    wanted, unwanted = (
+        {str(gate) for mark in item.iter_markers(name) for gate in mark.args}
+        for name in ("gate", "no_gate")
+    )
+    for gate in sorted(wanted | unwanted):
+        if settings.has(gate) != (gate in wanted):
+            return f"{gate} is {'off' if gate in wanted else 'on'} in this cluster"
+    marks = {mark.name for mark in item.iter_markers()}
+    if settings.version == DEFAULT_VERSION or "every_cluster" in marks:
+        return ""
+    fitting = {"gate"} if settings.feature_gates else {"no_gate", "every_release"}
+    return "" if marks & fitting else f"they run on {DEFAULT_VERSION} or with other gates"
 
 
 @pytest.fixture(scope="session")

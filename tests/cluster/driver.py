@@ -17,6 +17,7 @@ from typing import Final
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from dra_driver.host import failpoints
 from dra_driver.simulator.device_nodes import NodeKind
 from dra_driver.simulator.node_file import NodeSpec
 from tests.cluster.api import Object
@@ -40,11 +41,18 @@ _LOOK_SECONDS: Final = 0.05
 class Instance:
     """One `dra-driver serve`; it may be started again after it has ended."""
 
-    def __init__(self, cluster: Cluster, name: str, port: int, arguments: list[str]) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        name: str,
+        port: int,
+        arguments: list[str],
+        env: Mapping[str, str],
+    ) -> None:
         """Build it; nothing runs before `start`."""
         self._port = port
         endpoint = f"--http-endpoint=127.0.0.1:{port}"
-        self.process = cluster.host_process(name, [_PROGRAM, "serve", *arguments, endpoint])
+        self.process = cluster.host_process(name, [_PROGRAM, "serve", *arguments, endpoint], env)
 
     def start(self, *, ready: bool = True) -> None:
         """Start it and wait until it says that it is ready."""
@@ -98,6 +106,7 @@ class Driver:
         """Make the simulated node; `install` has to follow."""
         self.cluster = cluster
         self._folder = cluster.folder("gpu-node")
+        self._failpoint = self._folder / "failpoint"
         self.node = SimulatedNode.create(
             self._folder / "root", spec, device_nodes=NodeKind.REAL, seed="cluster"
         )
@@ -125,9 +134,15 @@ class Driver:
             "container-driver-root": self.node.root,
             "host-root": self.node.root,
             "hook-folder": self._folder / "hook",
+            "poll-interval": "2s",  # for what no event tells; its default is 30 s
         }
         flags = [f"--{flag}={value}" for flag, value in base.items()]
-        return Instance(self.cluster, name, port, [*flags, *arguments])
+        env = {failpoints.VARIABLE: f"@{self._failpoint}"}
+        return Instance(self.cluster, name, port, [*flags, *arguments], env)
+
+    def arm(self, failpoint: str) -> None:
+        """Let the next instance that comes by this place die there (`host.failpoints`)."""
+        self._failpoint.write_text(failpoint)
 
     def close(self) -> None:
         """Let go of the simulated node; processes end with the cluster."""

@@ -21,6 +21,7 @@ MS_REC = 0x4000
 MS_PRIVATE = 0x40000
 MS_SHARED = 0x100000
 
+_MNT_DETACH = 0x2
 _PR_SET_PDEATHSIG = 1
 _SIOCSIFADDR = 0x8916
 _SIOCSIFNETMASK = 0x891C
@@ -41,6 +42,11 @@ def mount(source: str, target: str | Path, kind: str = "", flags: int = 0, data:
         source.encode(), os.fsencode(target), kind.encode(), ctypes.c_ulong(flags), data.encode()
     )
     _check(status, f"mount of {kind or source} on {target}")
+
+
+def unmount(target: str | Path) -> None:
+    """Detach a file system from its place now, and for good when nobody uses it any more."""
+    _check(_libc.umount2(os.fsencode(target), _MNT_DETACH), f"unmount of {target}")
 
 
 def set_host_name(name: str) -> None:

@@ -145,5 +145,6 @@ state = "{STATE}/containerd/state"
             "makeIPTablesUtilChains": False,
             "podLogsDir": f"{STATE}/logs/pods",
             "resolvConf": os.fspath(resolver),
+            "syncFrequency": "5s",  # when a failed Prepare is tried again; its default is a minute
             "volumePluginDir": f"{STATE}/volume-plugins",
         }

@@ -9,9 +9,20 @@ from pathlib import Path
 from tests.cluster import mounts
 from tests.cluster.binaries import DEFAULT_VERSION
 from tests.cluster.cache import HarnessError
+from tests.cluster.golang import Version, parse_version
 
 NODE = "sim-node"
 VARIABLE = "GPU_DRA_DRIVER_TEST_CLUSTER"
+
+# Gates that tests ask for, and since when they are on (pkg/features/kube_features.go).
+_ON_SINCE: Mapping[str, Version] = {
+    "DRAConsumableCapacity": (1, 36),
+    "DRADeviceTaints": (1, 36),
+    "DRAExtendedResource": (1, 36),
+    "DRAPartitionableDevices": (1, 36),
+    "ResourceHealthStatus": (1, 36),
+    "ResourceHealthStatusMessage": (1, 36),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +42,12 @@ class Settings:
         """The feature gates as control-plane programs take them: no argument if there are none."""
         gates = ",".join(f"{name}={str(on).lower()}" for name, on in self.feature_gates.items())
         return [f"--feature-gates={gates}"] if gates else []
+
+    def has(self, gate: str) -> bool:
+        """Whether a feature gate is on in this cluster, by its settings or by default."""
+        if gate in self.feature_gates:
+            return self.feature_gates[gate]
+        return parse_version(self.version) >= _ON_SINCE[gate]
 
     def program(self, name: str) -> str:
         """Return the path of one of the built programs."""

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from tests.cluster import view
-from tests.cluster.api import Object
 from tests.cluster.claims import GPU_CLASS, MIG_CLASS, by_uuid, claim, use
 from tests.cluster.driver import DRIVER, Driver, eventually
 from tests.cluster.workload import Namespace, pod
@@ -83,12 +82,12 @@ def test_a_failed_prepare_is_explained_and_leaves_nothing(
     gpu_namespace.apply(claim("explained"))
     with _without(driver.node.root / "dev/nvidia-uvm") as missing:
         gpu_namespace.apply(pod("fails", claims=use("explained")))
-        told = _wait_event(gpu_namespace, "fails", "FailedPrepareDynamicResources")
+        told = gpu_namespace.wait_event("fails", "FailedPrepareDynamicResources")
         assert "DriverFilesMissing: " in told["message"]
         assert f"no device node {missing}" in told["message"]
         assert "modprobe nvidia-uvm" in told["message"]
         assert "\n" not in told["message"]
-        told = _wait_event(gpu_namespace, "explained", "DriverFilesMissing")
+        told = gpu_namespace.wait_event("explained", "DriverFilesMissing")
         assert (told["type"], told["reportingComponent"]) == ("Warning", DRIVER)
         assert f"no device node {missing}" in told["message"]
         uid = gpu_namespace.claim("explained")["metadata"]["uid"]
@@ -127,14 +126,6 @@ def test_a_gpu_or_its_partition_is_had_by_uuid(
     seen = view.seen(gpu_namespace, "user")
     assert uuid in seen.gpus[-1]
     assert (f"/dev/nvidia{gpu['minor']}", 195, gpu["minor"]) in seen.nodes
-
-
-def _wait_event(namespace: Namespace, about: str, reason: str) -> Object:
-    def found() -> list[Object]:
-        return [item for item in namespace.events(about) if item["reason"] == reason]
-
-    eventually(found, f"event {reason} on {about}")
-    return found()[0]
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from tests.cluster.cluster import Cluster
 
 RESOURCE_API = "/apis/resource.k8s.io/v1"
 _LOG_CHARACTERS = 2000
+_LOOK_SECONDS = 0.1
 _exec_numbers = itertools.count(1)
 
 
@@ -119,6 +121,30 @@ class Namespace:
             timeout,
         )
         return str(_scheduled(found)["message"])
+
+    def wait_restarted(self, name: str, timeout: float = 90.0) -> None:
+        """Wait until a Pod's containers run again that have ended once."""
+
+        def restarted(found: Object) -> bool:
+            containers = found.get("status", {}).get("containerStatuses", [])
+            return bool(containers) and all(
+                item["restartCount"] > 0 and "running" in item["state"] for item in containers
+            )
+
+        try:
+            self._api.wait(f"{self._core}/pods/{name}", restarted, "running again", timeout)
+        except HarnessError as error:
+            raise HarnessError(f"{error}\n{self._pod_story(name)}") from None
+
+    def wait_event(self, about: str, reason: str, words: str = "", timeout: float = 60.0) -> Object:
+        """Wait for an event about an object, with these words in its message, and return it."""
+        deadline = time.monotonic() + timeout
+        while time.monotonic() < deadline:
+            for event in self.events(about):
+                if event["reason"] == reason and words in event["message"]:
+                    return event
+            time.sleep(_LOOK_SECONDS)
+        raise HarnessError(f"no event {reason} {words!r} about {about}: {self.events(about)}")
 
     def delete_pod(self, name: str, timeout: float = 90.0) -> None:
         """Delete a Pod and wait until it is gone, so until its claims are unprepared."""
