@@ -57,7 +57,7 @@ build/.rpc: $(PROTOS) build/.venv
 	@PATH="$$PWD/$(BIN):$$PATH" $(BIN)/python -m grpc_tools.protoc -I proto --python_out=. --mypy_out=quiet:. --grpc_python_out=. --mypy_grpc_out=quiet:. $(PROTOS)
 	@touch $@
 
-NATIVE := $(wildcard dra_driver/simulator/native/*.[ch] dra_driver/simulator/native/Makefile \
+NATIVE := $(wildcard dra_driver/simulator/native/*.[ch] dra_driver/simulator/native/*.map dra_driver/simulator/native/Makefile \
                      dra_driver/cdi/native/*.[ch] dra_driver/cdi/native/Makefile)
 build/.native: $(NATIVE) build/.venv
 	@include=$$($(BIN)/python -c 'import importlib.metadata as m; d = m.distribution("nvidia-nvml-dev"); print(next(d.locate_file(f).parent for f in d.files if f.name == "nvml.h"))'); \

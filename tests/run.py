@@ -105,6 +105,7 @@ def main() -> int:
     begin = time.monotonic()
     run.level("check", [*_lint(), run.pytest("unit", "tests/unit")])
     run.level("node", [run.pytest("node", "tests/simulator", "tests/node")])
+    run.level("gpu", [run.pytest("gpu", "tests/gpu")])
     if (_ROOT / "tests/faults").is_dir():
         run.level("faults", [run.pytest("faults", "tests/faults")])
     _cluster(run, options.cluster)
