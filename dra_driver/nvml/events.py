@@ -1,6 +1,5 @@
 """Events that NVML tells of: which GPU or partition they are about, and the sets they come by."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
@@ -53,9 +52,9 @@ class EventSet:
     does not say that it may.
     """
 
-    def __init__(self, create: Callable[[], reads.Handle] = reads.new_event_set) -> None:
+    def __init__(self) -> None:
         """Make an empty set; raises CallFailed."""
-        self._handle = create()
+        self._handle = reads.new_event_set()
         self._gpus: dict[int, str] = {}
 
     @property

@@ -16,7 +16,7 @@ _GATHER_MILLISECONDS: Final = 20  # pause in a burst of events after which they 
 _GATHER_MOST: Final = 64  # events told at once
 _GATHER_SECONDS: Final = 0.25  # a burst that goes on is told after this long
 _PACE_SECONDS: Final = 0.5  # from one round to the next at least, whatever NVML answers
-_LONGEST_PAUSE: Final = 30.0  # between two attempts while waiting fails
+_FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0  # between two attempts while waiting fails
 _PROVEN_SECONDS: Final = 10.0  # a set that worked this long is good
 _STUCK_SECONDS: Final = 10.0  # a wait that has not come back so long after it should is stuck
 _TROUBLED: Final = 2  # failures in a row after which events are not relied on
@@ -98,7 +98,7 @@ class Listener:
         """Tell what a set still holds, then free it: its successor knows later events only."""
         if event_set is None:
             return
-        with suppress(CallFailed):
+        with suppress(Exception):  # it may be the one that failed
             if batch := self._gather(event_set, 0):
                 self._tell_safely(batch)
         _free(event_set)
@@ -130,7 +130,8 @@ class Listener:
     def _drop(self, event_set: EventSet, failure: Exception) -> None:
         with self._change:
             self._failures += 1
-            pause = min(2.0 ** (self._failures - 2), _LONGEST_PAUSE) if self._failures > 1 else 0.0
+            doubled = _FIRST_PAUSE * 2.0 ** min(self._failures - 2, 10)
+            pause = min(doubled, _LONGEST_PAUSE) if self._failures > 1 else 0.0
             if self._newest is event_set:
                 self._newest = None
             is_news = self._failures <= _TROUBLED and not self._stopped
@@ -153,5 +154,5 @@ class Listener:
 
 
 def _free(event_set: EventSet) -> None:
-    with suppress(CallFailed):  # NVML is gone, and the set with it
+    with suppress(CallFailed):  # NVML is gone, and with it the set
         event_set.free()

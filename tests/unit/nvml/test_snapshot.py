@@ -1,5 +1,7 @@
 """From look to look: what stays, what goes, what is dated and told."""
 
+from dataclasses import replace
+
 import pynvml
 import pytest
 
@@ -116,3 +118,17 @@ def test_changes_name_what_came_went_and_changed() -> None:
         ("discovery problem", None),
     ]
     assert list(changes(now, now)) == []
+
+
+def test_b42_a_gpu_that_nvml_lists_no_longer_is_lost_while_the_kernel_has_it() -> None:
+    with_place = replace(B, pci_bus_id="0000:3b:00.0")
+    first = after(None, reading(A), reading(with_place))
+    system = replace(SYSTEM, gpu_count=1, kernel_gpus=frozenset({"0000:3b:00.0"}))
+    vanished = next_inventory(first, PLACES, system, (reading(A),), 200.0)
+    gpu = vanished.gpu("GPU-b")
+    assert gpu is not None
+    assert (gpu.health.reason, gpu.health.since) == ("gpu-lost", 200.0)
+    assert [problem.subject for problem in vanished.problems] == ["GPU-b"]
+    assert next_inventory(vanished, PLACES, system, (reading(A),), 300.0) is vanished
+    gone = replace(system, kernel_gpus=frozenset())
+    assert next_inventory(vanished, PLACES, gone, (reading(A),), 300.0).gpus == (A,)

@@ -1,0 +1,96 @@
+"""Taints that a device's health turns into."""
+
+import pytest
+
+from dra_driver.model import Gpu, Health, HealthState, combined
+from dra_driver.simulator.api_server.validation import violations
+from dra_driver.slices import ServerAbilities
+from dra_driver.slices.devices import device_entry
+from tests.support.api import slice_of
+from tests.support.inventories import gpu, inventory, partitioned
+
+XID = Health(HealthState.UNHEALTHY, "xid", "XID 79", 100.0, "79")
+LOST = Health(HealthState.UNHEALTHY, "gpu-lost", "GPU_IS_LOST")
+SILENT = Health(HealthState.UNKNOWN, "not-answering", "does not answer")
+DEAF = Health(HealthState.HEALTHY, "no-events", "no XID events")
+
+
+def taints(
+    health: Health, *, notes: bool = True, version: tuple[int, int, int] = (1, 37, 2)
+) -> list[tuple[str, str, str]]:
+    """Taints of a GPU with that health: key, value, effect; checked by the server's rules."""
+    found = inventory(gpu(0, health=health))
+    (device,) = found.devices()
+    entry = device_entry(device, found, "gpu.nvidia.com", taints=True, notes=notes).device
+    assert entry is not None
+    assert list(violations(slice_of(entry)["spec"], None, version)) == []
+    return [(t["key"], t.get("value", ""), t["effect"]) for t in entry.get("taints", ())]
+
+
+def test_each_reason_is_a_taint_with_its_value() -> None:
+    assert taints(Health()) == []
+    assert taints(combined((LOST, XID))) == [
+        ("gpu.nvidia.com/gpu-lost", "", "NoSchedule"),
+        ("gpu.nvidia.com/xid", "79", "NoSchedule"),
+    ]
+
+
+@pytest.mark.parametrize("health", [SILENT, DEAF])
+def test_what_is_only_not_known_informs_where_that_is_possible(health: Health) -> None:
+    unmonitored = ("gpu.nvidia.com/unmonitored", health.reason, "None")
+    assert taints(health) == [unmonitored]
+    assert taints(combined((health, XID))) == [
+        ("gpu.nvidia.com/xid", "79", "NoSchedule"),
+        unmonitored,
+    ]
+    assert taints(health, notes=False, version=(1, 34, 4)) == []
+    both = taints(combined((health, XID)), notes=False, version=(1, 34, 4))
+    assert both == [("gpu.nvidia.com/xid", "79", "NoSchedule")]
+
+
+def test_one_key_stands_once() -> None:
+    assert taints(combined((SILENT, DEAF))) == [
+        ("gpu.nvidia.com/unmonitored", "not-answering", "None")
+    ]
+
+
+def test_the_worst_four_stay() -> None:
+    """More would be refused by 1.34."""
+    words = ("a", "b", "c", "d", "e")
+    many = combined(Health(HealthState.UNHEALTHY, word, word) for word in words)
+    found = taints(combined((DEAF, many)))
+    assert [key for key, _, _ in found] == [f"gpu.nvidia.com/{word}" for word in "abcd"]
+
+
+@pytest.mark.parametrize("bad", [Health(HealthState.UNHEALTHY), Health(HealthState.UNHEALTHY, "?")])
+def test_a_reason_that_is_no_label_makes_a_taint_all_the_same(bad: Health) -> None:
+    assert taints(bad) == [("gpu.nvidia.com/unhealthy", "", "NoSchedule")]
+
+
+def test_partitions_have_their_own_taints_and_their_gpu_s() -> None:
+    def found(parent: Gpu) -> list[list[str]]:
+        all_of_it = inventory(parent)
+        entries = [
+            device_entry(device, all_of_it, "gpu.nvidia.com", taints=True, notes=True).device or {}
+            for device in all_of_it.devices()
+        ]
+        return [[t["key"].partition("/")[2] for t in e.get("taints", ())] for e in entries]
+
+    assert found(partitioned(0, 0, 1)) == [[], []]
+    assert found(partitioned(0, 0, 1, health=LOST)) == [["gpu-lost"], ["gpu-lost"]]
+
+
+@pytest.mark.parametrize(
+    ("abilities", "expected"),
+    [
+        (ServerAbilities((1, 34, 4), taints=True), False),
+        (ServerAbilities((1, 35, 0), taints=True), True),
+        (ServerAbilities((1, 37, 2), taints=False), False),
+        (ServerAbilities(), False),
+    ],
+)
+def test_taints_without_effect_came_with_1_35(
+    abilities: ServerAbilities,
+    expected: bool,  # noqa: FBT001
+) -> None:
+    assert abilities.taints_without_effect is expected
