@@ -33,7 +33,6 @@ USER: Final = f"system:serviceaccount:{ACCOUNT[0]}:{ACCOUNT[1]}"
 LONGEST_WAIT: Final = 60.0  # seconds; ten times and more what is promised anywhere
 
 _PROGRAM: Final = Path(sys.executable).with_name("dra-driver")
-_CDI_ROOT: Final = Path("/var/run/cdi")
 _FIRST_PORT: Final = 18080
 _LOOK_SECONDS: Final = 0.05
 
@@ -126,19 +125,19 @@ class Driver:
         name = f"dra-driver-{self._instances}"
         port = _FIRST_PORT + self._instances
         self._instances += 1
-        base = {
-            "node-name": self.cluster.node_name,
-            "kubeconfig": self._kubeconfig,
-            "cdi-root": _CDI_ROOT,
-            "nvidia-driver-root": self.node.root,
-            "container-driver-root": self.node.root,
-            "host-root": self.node.root,
-            "hook-folder": self._folder / "hook",
-            "poll-interval": "2s",  # for what no event tells; its default is 30 s
-        }
-        flags = [f"--{flag}={value}" for flag, value in base.items()]
+        flags = [
+            f"--node-name={self.cluster.node_name}",
+            f"--kubeconfig={self._kubeconfig}",
+            *self.hardware_flags(),
+            "--poll-interval=2s",  # for what no event tells; its default is 30 s
+        ]
         env = {failpoints.VARIABLE: f"@{self._failpoint}"}
         return Instance(self.cluster, name, port, [*flags, *arguments], env)
+
+    def hardware_flags(self) -> list[str]:
+        """Say where the simulated node is; all else is where real nodes have it."""
+        root = self.node.root
+        return [f"--nvidia-driver-root={root}", f"--host-root={root}"]
 
     def arm(self, failpoint: str) -> None:
         """Let the next instance that comes by this place die there (`host.failpoints`)."""
@@ -165,8 +164,14 @@ class Driver:
 
     def device_names(self) -> set[str]:
         """Names of all published devices."""
+        return set(self.attributes())
+
+    def attributes(self) -> dict[str, Object]:
+        """Attributes of all published devices by their names."""
         return {
-            device["name"] for item in self.slices() for device in item["spec"].get("devices", [])
+            device["name"]: device["attributes"]
+            for item in self.slices()
+            for device in item["spec"].get("devices", [])
         }
 
     def cdi_files(self) -> list[Path]:
