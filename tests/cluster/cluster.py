@@ -101,15 +101,16 @@ class Cluster:
             raise HarnessError(f"kubectl {' '.join(arguments)}: {done.stderr.strip()}")
         return done.stdout
 
-    def apply(self, *what: Path | Object, namespace: str = "default") -> None:
-        """Apply manifests: files, folders, or objects."""
+    def apply(self, *what: Path | Object, namespace: str = "") -> None:
+        """Apply manifests (files, folders, objects) in a namespace, or in those that they name."""
         objects = [item for item in what if not isinstance(item, Path)]
         files = [f"--filename={item}" for item in what if isinstance(item, Path)]
+        where = [f"--namespace={namespace}"] if namespace else []
         if files:
-            self.kubectl("apply", f"--namespace={namespace}", *files)
+            self.kubectl("apply", *where, *files)
         if objects:
             document = json.dumps({"apiVersion": "v1", "kind": "List", "items": objects})
-            self.kubectl("apply", f"--namespace={namespace}", "--filename=-", stdin=document)
+            self.kubectl("apply", *where, "--filename=-", stdin=document)
 
     def audit_events(self) -> Iterator[Object]:
         """Read the API server's audit log: who wrote which object, in order."""

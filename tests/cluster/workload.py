@@ -13,6 +13,11 @@ from tests.cluster.cache import HarnessError
 from tests.cluster.cluster import Cluster
 
 RESOURCE_API = "/apis/resource.k8s.io/v1"
+_WORKLOADS = (
+    ("/apis/batch/v1", "jobs"),
+    ("/apis/apps/v1", "deployments"),
+    ("/apis/apps/v1", "daemonsets"),
+)
 _LOG_CHARACTERS = 2000
 _LOOK_SECONDS = 0.1
 _exec_numbers = itertools.count(1)
@@ -76,7 +81,13 @@ class Namespace:
         self._api.wait(f"{self._core}/serviceaccounts/default", bool, "there")
 
     def remove(self, timeout: float = 90.0) -> None:
-        """Delete the Pods and wait until they are gone, then the claims, then the namespace."""
+        """Delete in this order, each until it is gone: workloads, Pods, claims; then all else."""
+        for group, kind in _WORKLOADS:
+            path = f"{group}/namespaces/{self.name}/{kind}"
+            for item in self._api.get(path)["items"]:
+                workload = f"{path}/{item['metadata']['name']}"
+                self._api.delete(workload, propagationPolicy="Foreground")
+                self._api.wait_gone(workload, timeout)
         for collection in (f"{self._core}/pods", f"{self._dra}/resourceclaims"):
             items = self._api.get(collection)["items"]
             for item in items:
