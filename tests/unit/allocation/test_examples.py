@@ -1,6 +1,7 @@
 """The examples, allocated on devices as we publish them. The cluster tests run them for real."""
 
 import re
+from dataclasses import replace
 from itertools import permutations
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from tests.unit.allocation.test_deviceclasses import shipped
 
 FOLDER = Path(__file__).parents[3] / "examples" / "resourceclaims"
 FILES = sorted(FOLDER.glob("*.yaml"))
+WORKLOADS = ("Pod", "Job", "Deployment", "DaemonSet")
 NO_UUID = "GPU-00000000-0000-0000-0000-000000000000"
 CLASSES = [DeviceClass.parse(manifest) for manifest in shipped()]
 
@@ -87,8 +89,21 @@ def test_what_each_example_gets() -> None:
     assert re.fullmatch(r"gpu-\d-mig-1g10gb-15-0", _devices("mig-profile", slices)[0])
     assert _devices("two-containers", slices) == ["gpu-0"]
     assert _devices("two-pods", slices) == ["gpu-0"]
+    assert _devices("job", slices) == _devices("deployment", slices) == ["gpu-0"]
+    assert _devices("admin-access", slices) == ["gpu-0", "gpu-1", "gpu-2", "gpu-3"]
+    assert _devices("namespaces", slices) == ["gpu-0", "gpu-1"]
+    whole_one, part = _devices("two-claims", slices)
+    assert (whole_one, "-mig-" in part) == ("gpu-0", True)
     assert re.fullmatch(r"gpu-\d+-mig-[347]g\d+gb-\d+-0", _devices("first-available", slices)[0])
-    assert len(FILES) == 9
+    assert len(FILES) == 15
+
+
+def test_two_gpus_below_one_root() -> None:
+    roots = ("pci0000:10", None, "pci0000:20", "pci0000:10")
+    gpus = [replace(whole(i, MODELS["t4"]), pcie_root=root) for i, root in enumerate(roots)]
+    assert _devices("same-pcie-root", published(gpus)) == ["gpu-0", "gpu-3"]
+    (path,) = FOLDER.glob("*-same-pcie-root.yaml")
+    assert isinstance(_allocate(path, published(gpus[:3])), Refusal)
 
 
 def test_the_alternative_and_the_stand_in_uuid() -> None:
@@ -100,18 +115,27 @@ def test_the_alternative_and_the_stand_in_uuid() -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_an_example_is_complete(path: Path) -> None:
-    named = {document["metadata"]["name"] for document in _documents(path)}
-    assert all("namespace" not in document["metadata"] for document in _documents(path))
-    assert all(name.startswith(path.stem[3:]) for name in named)
-    for pod in _of_kind(path, "Pod"):
-        claims = pod["spec"].get("resourceClaims", [])
-        sources = {c.get("resourceClaimName", c.get("resourceClaimTemplateName")) for c in claims}
-        assert sources <= named
+    documents = _documents(path)
+    assert all(doc["metadata"]["name"].startswith(path.stem[3:]) for doc in documents)
+    spaces = {doc["metadata"]["name"] for doc in documents if doc["kind"] == "Namespace"} or {None}
+    objects = [doc for doc in documents if doc["kind"] != "Namespace"]
+    assert {doc["metadata"].get("namespace") for doc in objects} == spaces
+    for workload in (doc for doc in objects if doc["kind"] in WORKLOADS):
+        space = workload["metadata"].get("namespace")
+        named = {
+            doc["metadata"]["name"]
+            for doc in objects
+            if doc["metadata"].get("namespace") == space and "ResourceClaim" in doc["kind"]
+        }
+        pod = workload["spec"].get("template", workload)
+        claims = {claim.pop("name"): claim for claim in pod["spec"].get("resourceClaims", [])}
+        assert {source for claim in claims.values() for source in claim.values()} <= named
+        used = set()
         for container in pod["spec"]["containers"]:
             assert container["image"] == "debian:12-slim"
-            assert "nvidia-smi -L" in container["command"][-1]
-            wanted = {claim["name"] for claim in container["resources"].get("claims", [])}
-            assert wanted == {claim["name"] for claim in claims}
+            assert "nvidia-smi -L" in " ".join(container["command"])
+            used |= {claim["name"] for claim in container["resources"].get("claims", [])}
+        assert used == set(claims)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
