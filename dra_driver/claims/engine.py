@@ -18,7 +18,6 @@ Unprepare needs the record alone: undo the effects backwards, forget the record.
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
@@ -80,7 +79,7 @@ class Engine:
     def start(self) -> None:
         """Read the records. Needs neither API server nor NVML. Raises StorageFailed."""
         self.records.load()
-        self._count_devices()
+        self._metrics.before_exposition(self._count_devices)
 
     @property
     def knows_hardware(self) -> bool:
@@ -243,16 +242,13 @@ class Engine:
     def _answer(self, operation: str, ref: ClaimRef, work: Callable[[], T]) -> T | DriverError:
         """Do the work; a failure becomes the error that explains it, told everywhere."""
         try:
-            result = work()
+            return work()
         except DriverError as error:
             return self._report(operation, ref, error)
         except Exception as error:
             log.exception("unexpected failure", operation=operation, claim=ref)
             bug = Bug(f"{operation} of claim {ref} failed unexpectedly: {error!r}")
             return self._report(operation, ref, bug)
-        with suppress(DriverError):  # a figure is not worth a claim
-            self._count_devices()
-        return result
 
     def _report(self, operation: str, ref: ClaimRef, error: DriverError) -> DriverError:
         log.warning("call failed", operation=operation, claim=ref, reason=error.reason, err=error)
@@ -265,7 +261,11 @@ class Engine:
         self._events.add(Event(RecordDamaged.reason, what, warning=True))
 
     def _count_devices(self) -> None:
-        held = self.records.holdings()
+        try:
+            held = self.records.holdings()
+        except DriverError as error:
+            log.warning("held devices can't be counted", err=error)
+            return
         partitions = sum(holding.span is not None for holding in held)
         self._metrics.set("nvidia_dra_prepared_devices", partitions, device_type="mig")
         self._metrics.set("nvidia_dra_prepared_devices", len(held) - partitions, device_type="gpu")

@@ -7,6 +7,7 @@ from dra_driver.host.children import Child
 from dra_driver.host.failpoints import failpoint, failpoints_of
 from dra_driver.host.files import (
     ensure_folder,
+    fsyncs,
     list_folder,
     read_file,
     remove_durably,
@@ -27,6 +28,7 @@ __all__ = [
     "ensure_folder",
     "failpoint",
     "failpoints_of",
+    "fsyncs",
     "inside",
     "list_folder",
     "read_file",

@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import threading
 from contextlib import suppress
 from pathlib import Path
 from secrets import token_hex
@@ -11,6 +12,26 @@ from dra_driver.host.failpoints import failpoint
 from dra_driver.model.errors import StorageFailed
 
 _UNFINISHED: Final = ".tmp-"
+
+
+class _Tally:
+    """Counts what many threads do."""
+
+    def __init__(self) -> None:
+        self.total = 0
+        self._lock = threading.Lock()
+
+    def add(self) -> None:
+        with self._lock:
+            self.total += 1
+
+
+_flushes: Final = _Tally()
+
+
+def fsyncs() -> int:
+    """How often this process has waited for the disk so far."""
+    return _flushes.total
 
 
 def write_durably(
@@ -48,7 +69,7 @@ def _replace(path: Path, content: bytes, mode: int, *, flush: bool, flush_folder
             os.fchmod(descriptor, mode)  # whatever the umask says
             _write_all(descriptor, content)
             if flush:
-                os.fsync(descriptor)
+                _flush(descriptor)
         finally:
             os.close(descriptor)
         failpoint("before-rename" if flush else "before-replace")
@@ -171,6 +192,11 @@ def _write_all(descriptor: int, content: bytes) -> None:
 def _flush_folder(folder: Path) -> None:
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        os.fsync(descriptor)
+        _flush(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _flush(descriptor: int) -> None:
+    _flushes.add()
+    os.fsync(descriptor)

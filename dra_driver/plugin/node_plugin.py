@@ -6,6 +6,7 @@ from dra_driver.cdi import ClaimSpecs
 from dra_driver.claims import Engine, Janitor
 from dra_driver.config import Settings
 from dra_driver.health import Hardware
+from dra_driver.host import fsyncs
 from dra_driver.kube import EventSender, KubeClient
 from dra_driver.model import DriverError, Inventory
 from dra_driver.plugin.http_server import HttpServer
@@ -25,6 +26,7 @@ class NodePlugin:
         """Put the parts together; raises SettingInvalid."""
         settings.check()
         metrics, events = Metrics(), EventQueue()
+        metrics.follow("gpu_dra_driver_fsyncs_total", fsyncs)
         self._kube = KubeClient(settings)
         self._events = EventSender(self._kube, settings, events)
         self._publisher = Publisher(self._kube, settings, metrics, events)

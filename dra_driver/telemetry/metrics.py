@@ -5,12 +5,14 @@ label holds a claim, Pod or UUID: label sets are closed.
 """
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.metrics_core import CounterMetricFamily
+from prometheus_client.registry import Collector
 
 Kind = Literal["counter", "gauge", "histogram"]
 _SECONDS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
@@ -141,7 +143,24 @@ CATALOGUE: Final[tuple[Metric, ...]] = (
         "gauge",
         "Damaged claim records that were kept aside and need a look.",
     ),
+    Metric(
+        "gpu_dra_driver_fsyncs_total",
+        "counter",
+        "Times that this process waited for the disk.",
+    ),
 )
+
+
+class _Followed(Collector):
+    """A counter that somebody else keeps."""
+
+    def __init__(self, metric: Metric, read: Callable[[], float]) -> None:
+        self._metric = metric
+        self._read = read
+
+    def collect(self) -> Iterator[CounterMetricFamily]:
+        """Give its value now."""
+        yield CounterMetricFamily(self._metric.name, self._metric.text, self._read())
 
 
 class Metrics:
@@ -152,6 +171,7 @@ class Metrics:
         self._counters: dict[str, Counter] = {}
         self._gauges: dict[str, Gauge] = {}
         self._histograms: dict[str, Histogram] = {}
+        self._updates: list[Callable[[], None]] = []
         for metric in CATALOGUE:
             self._declare(metric)
 
@@ -175,6 +195,16 @@ class Metrics:
         histogram = self._histograms[name]
         (histogram.labels(**labels) if labels else histogram).observe(seconds)
 
+    def follow(self, name: str, read: Callable[[], float]) -> None:
+        """Let a counter without labels show what `read` gives, instead of counting by itself."""
+        metric = next(metric for metric in CATALOGUE if metric.name == name)
+        self.registry.unregister(self._counters.pop(name))
+        self.registry.register(_Followed(metric, read))
+
+    def before_exposition(self, update: Callable[[], None]) -> None:
+        """Call `update` before metrics are read, to set what would be wasteful to keep up."""
+        self._updates.append(update)
+
     @contextmanager
     def timed(self, operation: str, step: str) -> Iterator[None]:
         """Record how long one step of Prepare or Unprepare takes, whether it succeeds or not."""
@@ -188,6 +218,8 @@ class Metrics:
 
     def exposition(self) -> bytes:
         """All metrics in the Prometheus text format."""
+        for update in self._updates:
+            update()
         return generate_latest(self.registry)
 
     def _declare(self, metric: Metric) -> None:

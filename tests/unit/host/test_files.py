@@ -12,11 +12,13 @@ import pytest
 from dra_driver.host import (
     HostRoot,
     ensure_folder,
+    fsyncs,
     inside,
     list_folder,
     read_file,
     remove_durably,
     sweep_unfinished,
+    write_atomically,
     write_durably,
 )
 from dra_driver.model.errors import StorageFailed
@@ -132,3 +134,14 @@ def test_the_host_root_reads_proc_and_sys(tmp_path: Path) -> None:
     assert host.pcie_root("0000:1b:00.0") == "pci0000:17"
     assert host.pcie_root("0000:ff:00.0") is None
     assert host.numa_node("0000:1b:00.0") == 1
+
+
+def test_waits_for_the_disk_are_counted(tmp_path: Path) -> None:
+    before = fsyncs()
+    write_durably(tmp_path / "a", b"1")
+    assert fsyncs() - before == 2
+    write_durably(tmp_path / "a", b"2", flush_folder=False)
+    write_atomically(tmp_path / "b", b"3")
+    assert fsyncs() - before == 3
+    remove_durably(tmp_path / "a")
+    assert fsyncs() - before == 4

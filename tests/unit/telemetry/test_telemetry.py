@@ -68,3 +68,19 @@ def test_every_metric_of_the_catalogue_is_exposed() -> None:
         assert f"# HELP {metric.name}" in text
     assert 'nvidia_dra_requests_total{operation="prepare",result="ok"} 0.0' in text
     assert 'step_duration_seconds_count{operation="prepare",step="cdi"} 1.0' in text
+
+
+def test_a_counter_that_somebody_else_keeps_is_read_when_asked_for() -> None:
+    metrics, values = Metrics(), [3.0]
+    metrics.follow("gpu_dra_driver_fsyncs_total", lambda: values[-1])
+    assert "gpu_dra_driver_fsyncs_total 3.0" in metrics.exposition().decode()
+    values.append(5.0)
+    text = metrics.exposition().decode()
+    assert "gpu_dra_driver_fsyncs_total 5.0" in text
+    assert text.count("# HELP gpu_dra_driver_fsyncs_total ") == 1
+
+
+def test_what_is_dear_to_count_is_counted_when_asked_for() -> None:
+    metrics = Metrics()
+    metrics.before_exposition(lambda: metrics.set("gpu_dra_driver_records_set_aside", 2))
+    assert "gpu_dra_driver_records_set_aside 2.0" in metrics.exposition().decode()
