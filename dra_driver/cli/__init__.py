@@ -30,6 +30,7 @@ class _Command:
 
 
 _COMMANDS: Final = {
+    "bench": _Command("dra_driver.cli.bench.command:bench", "Measure what a DRA driver costs."),
     "demo": _Command("dra_driver.cli.demo:demo", "Run the main job on a simulated node."),
     "serve": _Command("dra_driver.cli.serve:serve", "Run the node plugin."),
     "simulate": _Command("dra_driver.cli.simulate:simulate", "Make and change a simulated node."),

@@ -28,6 +28,7 @@ DRIVER: Final = "gpu.nvidia.com"
 PATIENCE: Final = 10.0  # seconds that any single step may take
 
 _LONGEST_BASE: Final = 40  # bytes; socket paths have 107 in all
+_POLL_SECONDS: Final = 0.005
 _STOP_SECONDS: Final = 5.0
 _KEPT: Final = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR")  # of our variables; no KUBECONFIG
 
@@ -164,7 +165,7 @@ class Bed:
                 )
             if time.monotonic() > deadline:
                 raise PluginFailed(f"the plugin was asked {what}, but did not in {PATIENCE:g} s")
-            time.sleep(0.02)
+            time.sleep(_POLL_SECONDS)
 
     def slices(self) -> list[dict[str, Any]]:
         """Return the ResourceSlices in the API server."""

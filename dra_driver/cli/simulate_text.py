@@ -3,19 +3,11 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
+from dra_driver.cli.tables import table
+
 _GIB: Final = 1 << 30
 _MIB: Final = 1 << 20
 _TIMESLICES: Final = ("default", "short", "medium", "long")
-
-
-def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Lay out columns that are as wide as they must be."""
-    lines = [head, *([str(cell) for cell in row] for row in rows)]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
-    return "\n".join(
-        "   ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-        for line in lines
-    )
 
 
 def node_text(shown: dict[str, Any]) -> str:

@@ -1,0 +1,118 @@
+"""Makes the driver to measure: the real program on a simulated node, between stand-ins."""
+
+import socket
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import click
+
+from dra_driver.cli.bed import DRIVER, PATIENCE, Bed, PluginFailed
+from dra_driver.cli.bench.claims import Claims, Place
+from dra_driver.cli.bench.process import usage
+from dra_driver.cli.bench.target import Counts, Target, whole_devices
+from dra_driver.cli.interrupt import Check
+from dra_driver.model import DriverError
+from dra_driver.simulator.kubelet_plugin import CallFailed
+from dra_driver.simulator.node import Node
+from dra_driver.simulator.node_file import alike
+
+_NODE: Final = "bench"
+_FSYNCS: Final = "gpu_dra_driver_fsyncs_total"
+_WRITES: Final = frozenset(("create", "update", "patch", "delete"))
+_SECONDS: Final = 10.0
+
+
+class Embedded:
+    """A simulated node on which the real `dra-driver serve` is started, several times."""
+
+    def __init__(self, bed: Bed) -> None:
+        """Make the node and start API server and kubelet."""
+        self._bed = bed
+        self._node: Node = bed.make_node()
+        bed.start_cluster()
+        self._port = _free_port()
+
+    @property
+    def disk(self) -> Path:
+        """Folder on the disk that has the driver's records."""
+        return self._bed.folder
+
+    def start(self) -> tuple[float, float]:
+        """Start the driver; gives the seconds to complete slices, and its CPU seconds by then.
+
+        Raises PluginFailed.
+        """
+        pid = self._bed.start_plugin(f"--http-endpoint=127.0.0.1:{self._port}")
+        _wait_executed(pid)
+        begin = time.perf_counter()
+        self._bed.wait_published()
+        seconds = time.perf_counter() - begin
+        used = usage(pid)
+        self._bed.kubelet.wait_registered(DRIVER, PATIENCE)
+        return seconds, 0.0 if used is None else used.cpu_seconds
+
+    def stop(self) -> None:
+        """Stop the driver and forget what it published. Raises PluginFailed."""
+        self._bed.stop_plugin()
+        self._bed.kubelet.wait_gone(DRIVER, PATIENCE)
+        for piece in self._bed.slices():
+            self._bed.api.objects.delete("resourceslices", piece["metadata"]["name"])
+
+    @contextmanager
+    def target(self, namespace: str) -> Iterator[Target]:
+        """Reach the driver that runs now."""
+        bed, place = self._bed, Place(DRIVER, _NODE, _NODE)
+        claims = Claims(bed.folder / "kubeconfig", namespace, place)
+        plugin = bed.kubelet.wait_registered(DRIVER, PATIENCE)
+        pid = None if bed.plugin is None else bed.plugin.pid
+        with claims.namespace():
+            devices = whole_devices(bed.slices())
+            yield Target(place, devices, plugin, claims, pid, self._counts, bed.check)
+
+    def _counts(self) -> Counts:
+        requests = self._bed.api.requests.all()
+        return Counts(
+            api_requests=len(requests),
+            api_writes=sum(request.verb in _WRITES for request in requests),
+            nvml_calls=self._node.state.call_count(),
+            fsyncs=self._fsyncs(),
+        )
+
+    def _fsyncs(self) -> int | None:
+        url = f"http://127.0.0.1:{self._port}/metrics"
+        with urllib.request.urlopen(url, timeout=_SECONDS) as page:
+            for line in page.read().decode().splitlines():
+                name, _, value = line.rpartition(" ")
+                if name == _FSYNCS:
+                    return round(float(value))
+        return None
+
+
+@contextmanager
+def embedded(check: Check, gpus: int) -> Iterator[Embedded]:
+    """Make the ground and take it away again. Raises DriverError, after the driver's last words."""
+    with Bed(check, _NODE, alike("h100-80gb", gpus)) as bed:
+        try:
+            yield Embedded(bed)
+        except (DriverError, CallFailed):
+            click.echo(f"The driver's last words:\n{bed.last_words()}", err=True)
+            raise
+
+
+def _wait_executed(pid: int) -> None:
+    """Wait until the process is the driver: what starts it first ties its life to ours."""
+    deadline = time.monotonic() + _SECONDS
+    while Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[1:2] != [b"-m"]:
+        if time.monotonic() > deadline:
+            raise PluginFailed(f"process {pid} did not become the driver in {_SECONDS:g} s")
+        time.sleep(0.001)
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port: int = probe.getsockname()[1]
+        return port
