@@ -63,17 +63,13 @@ def _replace(path: Path, content: bytes, mode: int, *, flush: bool, flush_folder
     # a folder by suffix, as container runtimes read CDI files, from taking it for a finished file.
     temporary = path.with_name(f"{_UNFINISHED}{os.getpid()}.{token_hex(4)}-{path.name}~")
     try:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+        guard = _create_guarded(temporary, mode)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)  # tells sweepers that its writer lives
-            os.fchmod(descriptor, mode)  # whatever the umask says
-            _write_all(descriptor, content)
-            if flush:
-                _flush(descriptor)
+            _fill(temporary, content, mode, flush=flush)
+            failpoint("before-rename" if flush else "before-replace")
+            temporary.replace(path)
         finally:
-            os.close(descriptor)
-        failpoint("before-rename" if flush else "before-replace")
-        temporary.replace(path)
+            os.close(guard)
         if flush_folder:
             _flush_folder(path.parent)
     except OSError as error:
@@ -163,24 +159,51 @@ def sweep_unfinished(folder: Path, prefix: str = "") -> None:
             if not entry.name.startswith(_UNFINISHED):
                 continue
             name = entry.name.removeprefix(_UNFINISHED).partition("-")[2]
-            if name.startswith(prefix) and _is_abandoned(entry):
+            if name.startswith(prefix):
                 with suppress(OSError):
-                    entry.unlink()
+                    _remove_abandoned(entry)
 
 
-def _is_abandoned(path: Path) -> bool:
-    """Whether no writer holds the file: asked by lock, since pids mean little across containers."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return False
+def _remove_abandoned(path: Path) -> None:
+    """Remove a file unless its writer lives: asked by lock, since pids mean little in containers.
+
+    Raises OSError when it lives. Held until the file is gone: a writer may be about to lock it.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
+        path.unlink()
     finally:
         os.close(descriptor)
-    return True
+
+
+def _create_guarded(path: Path, mode: int) -> int:
+    """Make a file and lock it, which tells sweepers that its writer lives; returns the guard.
+
+    Made again when a sweeper came in between. Open for reading only: a program that somebody has
+    open for writing can't be started, and the guard stays until the file has its final name.
+    """
+    while True:
+        guard = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+        try:
+            fcntl.flock(guard, fcntl.LOCK_EX)
+            if os.fstat(guard).st_nlink:
+                return guard
+        except OSError:
+            os.close(guard)
+            raise
+        os.close(guard)
+
+
+def _fill(path: Path, content: bytes, mode: int, *, flush: bool) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.fchmod(descriptor, mode)  # whatever the umask says
+        _write_all(descriptor, content)
+        if flush:
+            _flush(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _write_all(descriptor: int, content: bytes) -> None:

@@ -6,12 +6,14 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dra_driver.host import (
     HostRoot,
     ensure_folder,
+    files,
     fsyncs,
     inside,
     list_folder,
@@ -64,6 +66,40 @@ def test_the_sweep_leaves_files_that_somebody_is_writing(tmp_path: Path) -> None
     assert busy.exists()
     sweep_unfinished(tmp_path, prefix="a")
     assert not busy.exists()
+
+
+@pytest.mark.parametrize("moment", ["flock", "failpoint"])
+def test_a_sweep_at_any_moment_leaves_the_writer_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """As when another instance starts: before the writer's lock, and between close and rename."""
+    owner = fcntl if moment == "flock" else files
+    original = getattr(owner, moment)
+
+    def sweeping(*arguments: Any) -> Any:
+        monkeypatch.setattr(owner, moment, original)
+        sweep_unfinished(tmp_path)
+        return original(*arguments)
+
+    monkeypatch.setattr(owner, moment, sweeping)
+    files.write_atomically(tmp_path / "a.json", b"new")
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"a.json": b"new"}
+
+
+def test_a_program_can_be_started_while_it_gets_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel starts nothing that somebody has open for writing (ETXTBSY)."""
+    started = []
+
+    def start(_: str) -> None:
+        (program,) = tmp_path.iterdir()
+        started.append(subprocess.run([program], check=True))
+
+    monkeypatch.setattr(files, "failpoint", start)
+    true = Path("/bin/true").resolve().read_bytes()
+    files._replace(tmp_path / "hook", true, 0o755, flush=False, flush_folder=False)
+    assert len(started) == 1
 
 
 def test_failures_name_the_path(tmp_path: Path) -> None:
