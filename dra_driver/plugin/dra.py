@@ -1,5 +1,6 @@
 """The service by which the kubelet prepares and unprepares claims."""
 
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -43,6 +44,8 @@ class DraService:
     def __init__(self, claims: Claims, metrics: Metrics) -> None:
         self._claims = claims
         self._metrics = metrics
+        self._calls = 0  # in progress
+        self._call_ended = threading.Condition()
         self._prepare_threads = ThreadPoolExecutor(_THREADS, "prepare")
         self._unprepare_threads = ThreadPoolExecutor(_THREADS, "unprepare")
 
@@ -59,6 +62,11 @@ class DraService:
                 ),
             },
         )
+
+    def wait_idle(self, seconds: float) -> bool:
+        """Wait for a moment without any call in progress; returns whether there was one."""
+        with self._call_ended:
+            return self._call_ended.wait_for(lambda: not self._calls, seconds)
 
     def close(self) -> None:
         """Give the threads back; only after the server that uses them has stopped."""
@@ -104,6 +112,8 @@ class DraService:
             yield
             return
         begin = time.monotonic()
+        with self._call_ended:
+            self._calls += 1
         self._metrics.add("nvidia_dra_requests_inflight", 1, operation=name)
         with operation():
             _log.info(f"{name} begins", claims=", ".join(map(str, refs)))
@@ -111,6 +121,9 @@ class DraService:
                 yield
             finally:
                 seconds = time.monotonic() - begin
+                with self._call_ended:
+                    self._calls -= 1
+                    self._call_ended.notify_all()
                 self._metrics.add("nvidia_dra_requests_inflight", -1, operation=name)
                 self._metrics.observe(
                     "nvidia_dra_request_duration_seconds", seconds, operation=name

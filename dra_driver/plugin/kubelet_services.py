@@ -23,6 +23,8 @@ from dra_driver.plugin.registration import Registration
 from dra_driver.plugin.sockets import SocketServer, sweep_dead_sockets
 from dra_driver.telemetry import Metrics
 
+_CALM_SECONDS: Final = 3.0  # that a moment without calls is waited for at the end
+
 # What stands for an instance in the names of its sockets: a Pod's UID, a static Pod's, the short
 # hash of one, or nothing.
 _INSTANCE: Final = "(-([0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{32}|[0-9A-Za-z_-]{11}))?"
@@ -87,9 +89,12 @@ class KubeletServices:
     def leave(self, grace: float) -> Event:
         """Unregister, end the streams, refuse new calls; cancel the rest after `grace` seconds.
 
+        The kubelet cuts the calls of an instance that unregisters (dra_plugin_manager.go, remove)
+        and makes a Pod wait a minute for the next, so a moment without calls is waited for first.
         The event tells when no call is left.
         """
         self._keeper.stop()
+        self._dra.wait_idle(_CALM_SECONDS)
         self._registrar.withdraw()
         self._reports.end_streams()
         return self._service.stop(grace)
