@@ -4,11 +4,17 @@ from dra_driver.config import GpuConfig, MigDeviceConfig, resolve_config
 from dra_driver.model import (
     AllocatedDevice,
     ClaimRef,
+    HealthState,
     Inventory,
     PublishedDevice,
     ResourceClaim,
 )
-from dra_driver.model.errors import ConfigInvalid, DeviceNotFound, DeviceUnhealthy
+from dra_driver.model.errors import (
+    ConfigInvalid,
+    DeviceNotFound,
+    DeviceUnhealthy,
+    HardwareBusy,
+)
 from dra_driver.state import ClaimRecord, DeviceRecord
 
 
@@ -76,6 +82,7 @@ def _locate(device: DeviceRecord, inventory: Inventory) -> DeviceRecord:
                     "ci_id": found.ci_id,
                 }
             )
+    _refuse_unless_complete(inventory, f"partition {device.device} of GPU {device.gpu_uuid}")
     raise DeviceNotFound(
         f"partition {device.device} of GPU {device.gpu_uuid}, with which this claim was prepared, "
         "does not exist any more; make it again at the same placement, or delete the Pod and its "
@@ -88,6 +95,7 @@ def _resolve(
 ) -> DeviceRecord:
     found = inventory.device(allocated.device)
     if found is None:
+        _refuse_unless_complete(inventory, f"device {allocated.device} of claim {claim.ref}")
         present = ", ".join(device.name for device in inventory.devices()) or "none"
         raise DeviceNotFound(
             f"device {allocated.device} of claim {claim.ref} is not on this node; present: "
@@ -112,6 +120,24 @@ def _resolve(
         gi_id=partition.gi_id if partition else None,
         ci_id=partition.ci_id if partition else None,
     )
+
+
+def _refuse_unless_complete(inventory: Inventory, what: str) -> None:
+    """Raise HardwareBusy while a GPU does not answer: what is missing may be there all the same."""
+    silent = [
+        f"{gpu.uuid}: {gpu.health.words}"
+        for gpu in inventory.gpus
+        if gpu.health.state is HealthState.UNKNOWN
+    ]
+    left_out = [
+        f"{problem.subject}: {problem.message}"
+        for problem in inventory.problems
+        if problem.subject.startswith("gpu ")
+    ]
+    if silent or left_out:
+        raise HardwareBusy(
+            f"{what} is not known yet, while not every GPU answers ({'; '.join(silent + left_out)})"
+        )
 
 
 def _refuse_unhealthy(claim: ClaimRef, device: PublishedDevice) -> None:

@@ -11,6 +11,7 @@ never here.
 import os
 import re
 import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -54,7 +55,12 @@ def _obey(wanted: str, name: str) -> None:
     if file is not None:
         _passed.clear()
         file.unlink()
-    os.kill(os.getpid(), signal.SIGSTOP if parts["stop"] else signal.SIGKILL)
+    _signal(signal.SIGSTOP if parts["stop"] else signal.SIGKILL)
+
+
+def _signal(number: signal.Signals) -> None:
+    # To this thread, which then gets no further; sent to the process it might pass by.
+    signal.pthread_kill(threading.get_ident(), number)
 
 
 def _read(file: Path) -> str:

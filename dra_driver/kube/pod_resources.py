@@ -19,6 +19,8 @@ def claims_in_use(socket: Path) -> dict[tuple[str, str], frozenset[str]]:
 
     Raises TryAgain when the kubelet does not answer: nothing is known then.
     """
+    if not socket.exists():
+        raise TryAgain(f"the kubelet has no socket {socket}, or it is not mounted here")
     options = [("grpc.max_receive_message_length", _MAX_BYTES)]
     with grpc.insecure_channel(f"unix:{quote(str(socket))}", options=options) as channel:
         lister = services.PodResourcesListerStub(channel)

@@ -137,17 +137,6 @@ def decode(content: bytes, uid: str) -> ClaimRecord:
     return record
 
 
-def is_foreign(content: bytes, uid: str) -> bool:
-    """Whether this is the sound record of another claim, which says nothing about this one."""
-    try:
-        stored = json.loads(content.partition(b"\n")[0])
-        owner = str(stored["uid"])
-        decode(content, owner)
-    except (ValueError, TypeError, KeyError, RecursionError, RecordDamaged):
-        return False
-    return owner != uid
-
-
 def _schema(body: bytes) -> int:
     try:
         return int(json.loads(body)["schema_number"])

@@ -37,7 +37,7 @@ from dra_driver.model.errors import (
     StorageFailed,
 )
 from dra_driver.state.ownership import Holding, Ownership
-from dra_driver.state.record import ClaimRecord, decode, encode, is_foreign
+from dra_driver.state.record import ClaimRecord, decode, encode
 from dra_driver.telemetry import logger
 
 log = logger(__name__)
@@ -204,7 +204,7 @@ class Records:
                 continue
             if record is not None:
                 index.add(record)
-            elif self._is_there(uid) and not self._is_foreign(uid):
+            elif self._is_there(uid):
                 index.add_unknown(uid, f"{self._aside / f'{uid}.json'} can't be read")
         for record in self._lost(index):
             self._tell(record.uid, f"the record of claim {record.ref} was lost; it is rebuilt")
@@ -265,9 +265,6 @@ class Records:
     def _is_there(self, uid: str) -> bool:
         name = f"{uid}.json"
         return (self._aside / name).exists() or (self._folder / name).exists()
-
-    def _is_foreign(self, uid: str) -> bool:
-        return is_foreign(read_file(self._aside / f"{uid}.json") or b"", uid)
 
     def _uids(self, folder: Path) -> list[str]:
         """UIDs that have a file there; files that are named otherwise were never ours."""

@@ -200,14 +200,14 @@ def test_files_that_are_no_records_are_not_ours(tmp_path: Path) -> None:
     assert [record.uid for record in records.all()] == ["u1"]
 
 
-def test_the_sound_record_of_another_claim_blocks_nobody(tmp_path: Path) -> None:
+def test_the_record_of_another_claim_tells_nothing_of_this_one(tmp_path: Path) -> None:
     (tmp_path / "claims").mkdir()
-    (tmp_path / "claims" / "copy-of-u1.json").write_bytes(encode(claim("u1")))
+    (tmp_path / "claims" / "u1.json").write_bytes(encode(claim("u2")))
     records = Records(tmp_path, NONE)
     records.load()
-    assert list(records.damaged) == ["copy-of-u1"]
-    records.reserve(claim("u2"))
-    again = Records(tmp_path, NONE)
+    with pytest.raises(RecordDamaged, match="UID u1"):
+        records.reserve(claim("u3", gpu="GPU-b"))
+    again = Records(tmp_path, Told("u1"))
     again.load()
     again.reserve(claim("u3", gpu="GPU-b"))
 

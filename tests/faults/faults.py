@@ -1,0 +1,148 @@
+"""How each step is made to fail or to hang, always from outside of the process."""
+
+import fcntl
+import os
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from dra_driver.model import ClaimRef
+from dra_driver.simulator.native_library import error_number
+from tests.faults.scene import MIG, Scene
+
+_FLOCK: Final = "hhqqi4x"  # struct flock on 64-bit Linux
+_FOR_EVER: Final = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Something that goes wrong in one step.
+
+    It is set up before the call; or, where that would hit an earlier step, while the process is
+    halted at the failpoint `at`.
+    """
+
+    words: str
+    begin: Callable[[Scene, ClaimRef, int], None]  # the last: how often the step shall fail
+    end: Callable[[Scene, ClaimRef], None]
+    at: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Hang:
+    """Something for which one step waits until the test ends it."""
+
+    words: str
+    begin: Callable[[Scene, ClaimRef], Callable[[], None]]  # answers what ends it
+    others_go_on: bool
+
+
+def _api_fails(scene: Scene, ref: ClaimRef, times: int) -> None:
+    scene.bed.api.faults.fail("get", f"/{ref.name}$", status=503, times=times)
+
+
+def _api_is_well(scene: Scene, _: ClaimRef) -> None:
+    scene.bed.api.faults.clear()
+
+
+def _nvml_fails(scene: Scene, _: ClaimRef, times: int) -> None:
+    number = error_number("UNKNOWN")
+    times = 0 if times == _FOR_EVER else times
+    scene.node.state.fault(MIG, "nvmlDeviceGetMigMode", number, times=times)
+
+
+def _nvml_is_well(scene: Scene, _: ClaimRef) -> None:
+    scene.node.state.clear()
+
+
+def _disk_is_full(scene: Scene, _: ClaimRef, __: int) -> None:
+    scene.fill_disk()
+
+
+def _disk_has_room(scene: Scene, _: ClaimRef) -> None:
+    scene.empty_disk()
+
+
+def _swapped(find: Callable[[Scene, ClaimRef], Path], *, for_folder: bool) -> tuple[
+    Callable[[Scene, ClaimRef, int], None], Callable[[Scene, ClaimRef], None]
+]:
+    """Put a folder where a file is expected, or a file where a folder is; and put it right."""
+
+    def begin(scene: Scene, ref: ClaimRef, _: int) -> None:
+        path = find(scene, ref)
+        if path.exists():
+            path.replace(path.with_name(f"{path.name}.away"))
+        path.mkdir() if for_folder else path.touch()
+
+    def end(scene: Scene, ref: ClaimRef) -> None:
+        path = find(scene, ref)
+        path.rmdir() if for_folder else path.unlink()
+        away = path.with_name(f"{path.name}.away")
+        if away.exists():
+            away.replace(path)
+
+    return begin, end
+
+
+_LOCK_IS_FOLDER: Final = _swapped(lambda scene, _: scene.node_lock, for_folder=True)
+_RECORD_IS_FOLDER: Final = _swapped(lambda scene, ref: scene.record_file(ref), for_folder=True)
+_CDI_FILE_IS_FOLDER: Final = _swapped(lambda scene, ref: scene.cdi_file(ref), for_folder=True)
+_RECORDS_ARE_A_FILE: Final = _swapped(lambda scene, _: scene.records_folder, for_folder=False)
+_CDI_ROOT_IS_A_FILE: Final = _swapped(lambda scene, _: scene.bed.cdi_folder, for_folder=False)
+_FULL: Final = (_disk_is_full, _disk_has_room)
+
+FAULTS: Final[Mapping[str, Fault]] = {
+    "prepare:read": Fault("the API server answers 503", _api_fails, _api_is_well),
+    "prepare:resolve": Fault("NVML fails on the claim's GPU", _nvml_fails, _nvml_is_well),
+    "prepare:reserve": Fault("the lock file is a folder", *_LOCK_IS_FOLDER, "before-prepare:reserve"),
+    "prepare:reserve/write": Fault("the disk is full", *_FULL, "before-prepare:reserve"),
+    "prepare:reserve/rename": Fault(
+        "a folder is in the record's place", *_RECORD_IS_FOLDER, "prepare:reserve/before-rename"
+    ),
+    "prepare:cdi": Fault("the CDI folder is a file", *_CDI_ROOT_IS_A_FILE, "before-prepare:cdi"),
+    "prepare:cdi/replace": Fault("the disk is full", *_FULL, "before-prepare:cdi"),
+    "prepare:cdi/replace#2": Fault(
+        "a folder is in the file's place", *_CDI_FILE_IS_FOLDER, "prepare:cdi/before-replace#2"
+    ),
+    "prepare:commit": Fault(
+        "the folder of records is a file", *_RECORDS_ARE_A_FILE, "before-prepare:commit"
+    ),
+    "prepare:commit/write": Fault("the disk is full", *_FULL, "before-prepare:commit"),
+    "prepare:commit/rename": Fault(
+        "a folder is in the record's place", *_RECORD_IS_FOLDER, "prepare:commit/before-rename"
+    ),
+    "unprepare:cdi": Fault("a folder is in the file's place", *_CDI_FILE_IS_FOLDER),
+    "unprepare:forget": Fault(
+        "the lock file is a folder", *_LOCK_IS_FOLDER, "before-unprepare:forget"
+    ),
+    "unprepare:forget/remove": Fault(
+        "a folder is in the record's place", *_RECORD_IS_FOLDER, "unprepare:forget/before-remove"
+    ),
+}
+
+
+def _api_hangs(scene: Scene, ref: ClaimRef) -> Callable[[], None]:
+    scene.bed.api.faults.hang("get", f"/{ref.name}$", seconds=2.0, times=1)
+    return lambda: None
+
+
+def _nvml_hangs(scene: Scene, _: ClaimRef) -> Callable[[], None]:
+    scene.node.state.fault(MIG, "nvmlDeviceGetMigMode", times=0, hang=2.0)
+    return scene.node.state.clear
+
+
+def _lock_is_held(scene: Scene, _: ClaimRef) -> Callable[[], None]:
+    descriptor = os.open(scene.node_lock, os.O_RDWR | os.O_CLOEXEC)
+    lock = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+    fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, lock)
+    return lambda: os.close(descriptor)
+
+
+HANGS: Final[Mapping[str, Hang]] = {
+    "prepare:read": Hang("the API server does not answer", _api_hangs, others_go_on=True),
+    "prepare:resolve": Hang("NVML hangs on the claim's GPU", _nvml_hangs, others_go_on=True),
+    "prepare:reserve": Hang("another holds the lock file", _lock_is_held, others_go_on=False),
+    "unprepare:forget": Hang("another holds the lock file", _lock_is_held, others_go_on=False),
+}

@@ -1,0 +1,81 @@
+"""Rows and columns of the fault matrix, generated from the steps of Prepare and Unprepare."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from dra_driver.claims.steps import STEPS
+
+COLUMNS: Final = (
+    "error once",
+    "error for ever",
+    "hang",
+    "kill -9 before",
+    "kill -9 after",
+    "reboot",
+)
+
+# What each step does to files. A test compares this with the failpoints that a claim passes.
+PARTS: Final[Mapping[str, tuple[str, ...]]] = {
+    "prepare:reserve": ("write", "rename"),
+    "prepare:cdi": ("replace", "replace#2"),
+    "prepare:commit": ("write", "rename"),
+    "unprepare:forget": ("remove",),
+}
+_WORDS: Final = {
+    "write": "write and flush the new record",
+    "rename": "rename it into place",
+    "replace": "replace the common file",
+    "replace#2": "replace the claim's file",
+    "remove": "remove the record",
+}
+_POINTS: Final = {
+    "write": ("before-write", "before-rename"),
+    "rename": ("before-rename", "after-rename"),
+    "replace": ("before-replace", "after-replace"),
+    "remove": ("before-remove", "after-remove"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A step of Prepare or Unprepare, or one change of a file within it."""
+
+    operation: str
+    step: str
+    part: str = ""
+
+    @property
+    def name(self) -> str:
+        """`prepare:commit`, or `prepare:commit/rename`."""
+        return f"{self.operation}:{self.step}" + (f"/{self.part}" if self.part else "")
+
+    @property
+    def title(self) -> str:
+        """Name for people."""
+        return f"… {_WORDS[self.part]}" if self.part else f"{self.operation.title()}: {self.step}"
+
+    @property
+    def before(self) -> str:
+        """Failpoint before it."""
+        return self._point(0)
+
+    @property
+    def after(self) -> str:
+        """Failpoint after it."""
+        return self._point(1)
+
+    def _point(self, position: int) -> str:
+        name = f"{self.operation}:{self.step}"
+        if not self.part:
+            return f"{('before', 'after')[position]}-{name}"
+        part, mark, time = self.part.partition("#")
+        return f"{name}/{_POINTS[part][position]}{mark}{time}"
+
+
+ROWS: Final = tuple(
+    Row(operation, step, part)
+    for operation, steps in STEPS.items()
+    for step in steps
+    for part in ("", *PARTS.get(f"{operation}:{step}", ()))
+)
