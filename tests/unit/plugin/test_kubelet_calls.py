@@ -1,5 +1,6 @@
 """Registration, Prepare and Unprepare over real sockets, seen by the kubelet stand-in."""
 
+import time
 from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import quote
 
@@ -171,3 +172,23 @@ def test_stop_lets_calls_finish_but_not_for_ever(side: PluginSide) -> None:
             call.result(30)
         side.engine.release.set()
     connection.close()
+
+
+def test_the_kubelet_does_not_cut_a_call_of_an_instance_that_leaves(
+    side: PluginSide, kubelet: Kubelet
+) -> None:
+    """It closes the connection when the registration socket is gone, calls in progress or not."""
+    side.engine.hang = True
+    services = side.build()
+    services.start()
+    kubelet.wait_registered(DRIVER, 10)
+    with ThreadPoolExecutor(2) as threads:
+        call = threads.submit(kubelet.prepare, DRIVER, [claim(1)])
+        eventually(lambda: side.engine.asked, "the call is there")
+        leaving = threads.submit(services.leave, 1.0)
+        time.sleep(0.5)  # ten times what the stand-in takes to see that a socket is gone
+        assert side.settings().registration_socket.exists()
+        side.engine.release.set()
+        assert len(call.result(30)) == 1
+        assert leaving.result(30).wait(30)
+    kubelet.wait_gone(DRIVER, 10)
