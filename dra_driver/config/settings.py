@@ -67,7 +67,10 @@ class Settings:
     @property
     def service_socket(self) -> Path:
         """Socket on which the kubelet calls Prepare and Unprepare."""
-        return self.data_folder / (f"dra-{self.pod_uid}.sock" if self.pod_uid else "dra.sock")
+        if not self.pod_uid:
+            return self.data_folder / "dra.sock"
+        parts = (self.pod_uid, _short_hash(self.pod_uid, 8))
+        return _first_that_fits(self.data_folder, [f"dra-{part}.sock" for part in parts])
 
     @property
     def pod_resources_socket(self) -> Path:
@@ -77,9 +80,7 @@ class Settings:
     @property
     def registration_socket(self) -> Path:
         """Socket in the kubelet's registry folder by which it finds this plugin."""
-        names = self._registration_names()
-        paths = [self.registrar_folder / name for name in names]
-        return next((path for path in paths if _fits(path)), paths[-1])
+        return _first_that_fits(self.registrar_folder, self._registration_names())
 
     def _registration_names(self) -> list[str]:
         """Names from the readable to the short one, as the Go helper makes them (kubeletplugin)."""
@@ -139,6 +140,12 @@ class Settings:
                     f"{flag} makes the socket path {path} {len(os.fsencode(path))} bytes long; "
                     f"unix sockets take {_SOCKET_PATH_MAX}: use a shorter folder"
                 )
+
+
+def _first_that_fits(folder: Path, names: list[str]) -> Path:
+    """Path of the first name that is short enough there, or of the last."""
+    paths = [folder / name for name in names]
+    return next((path for path in paths if _fits(path)), paths[-1])
 
 
 def _fits(path: Path) -> bool:

@@ -223,3 +223,16 @@ def test_long_names_of_instances_are_shortened(driver: str, folder: int, name: s
     found = settings.registration_socket
     assert len(str(found)) <= 107
     assert found.name == name
+
+
+@pytest.mark.parametrize(
+    ("root", "name"),
+    [
+        ("/var/lib/kubelet", f"dra-{UID}.sock"),
+        ("/var/snap/microk8s/common/var/lib/kubelet", "dra-YS-AI5zk5QM.sock"),
+    ],
+)
+def test_b30_a_kubelet_root_elsewhere_has_room_for_the_service_socket(root: str, name: str) -> None:
+    settings = Settings(node_name="n", pod_uid=UID, plugins_folder=Path(root, "plugins"))
+    settings.check()
+    assert settings.service_socket == Path(root, "plugins", DRIVER, name)
