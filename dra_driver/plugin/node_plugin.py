@@ -29,10 +29,12 @@ class NodePlugin:
         metrics.follow("gpu_dra_driver_fsyncs_total", fsyncs)
         self._kube = KubeClient(settings)
         self._events = EventSender(self._kube, settings, events)
-        self._publisher = Publisher(self._kube, settings, metrics, events)
         self._hardware = Hardware(settings, metrics, events, self._hardware_changed)
         self._specs = ClaimSpecs(settings)
         self._engine = Engine(settings, self._kube, self._hardware, self._specs, metrics, events)
+        self._publisher = Publisher(
+            self._kube, settings, metrics, events, self._engine.records.partitions_held
+        )
         self._janitor = Janitor(
             self._engine,
             self._specs,

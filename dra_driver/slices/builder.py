@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from dra_driver.config import Settings
-from dra_driver.model import Inventory
+from dra_driver.model import Inventory, PublishedDevice
 from dra_driver.slices.abilities import ServerAbilities
 from dra_driver.slices.devices import Entry, LeftOut, Why, device_entry
 from dra_driver.slices.rules import MAX_DEVICES
@@ -48,12 +48,15 @@ def build_slices(
     settings: Settings,
     abilities: ServerAbilities,
     refused: Mapping[str, tuple[JsonObject, str]] | None = None,
+    held: Mapping[str, str] | None = None,
 ) -> PoolPlan:
     """Lay the devices of a snapshot out in slices of at most 64, in their stable order.
 
     A device that the API server would refuse is left out alone. `refused` names devices that it
     did refuse, each with the entry that was sent and its words; one whose entry has changed since
-    is tried again. No device at all makes one empty slice: the driver is here and has nothing.
+    is tried again. `held` says by GPU UUID which claim holds a partition: a reboot takes partitions
+    away, and then the whole GPU is not free. No device at all makes one empty slice: the driver is
+    here and has nothing.
     """
     devices: list[JsonObject] = []
     left_out: list[LeftOut] = []
@@ -66,7 +69,7 @@ def build_slices(
             taints=abilities.taints,
             notes=abilities.taints_without_effect,
         )
-        entry = _unless_refused(entry, refused or {})
+        entry = _unless_held(device, _unless_refused(entry, refused or {}), held or {})
         left_out += entry.left_out
         if entry.device is None:
             continue
@@ -120,6 +123,16 @@ def _slice(index: int, devices: list[JsonObject], settings: Settings) -> SlicePl
         "devices": devices,
     }
     return SlicePlan(slice_name(index, settings), spec)
+
+
+def _unless_held(device: PublishedDevice, entry: Entry, held: Mapping[str, str]) -> Entry:
+    if device.partition is not None or device.gpu.uuid not in held:
+        return entry
+    told = (
+        f"{held[device.gpu.uuid]}, which does not exist any more; make it again at the same "
+        "placement, or delete the claim's Pods"
+    )
+    return Entry(None, (LeftOut(device.name, "", Why.HELD, told),))
 
 
 def _unless_refused(entry: Entry, refused: Mapping[str, tuple[JsonObject, str]]) -> Entry:

@@ -40,6 +40,7 @@ class Why(Enum):
     INVALID = "invalid"  # the API server would refuse it
     REFUSED = "refused"  # the API server did refuse it
     UNHEALTHY = "unhealthy"  # sick, and this server keeps no taints
+    HELD = "held"  # a GPU of which a claim holds a partition that is not there
 
 
 @dataclass(frozen=True, slots=True)

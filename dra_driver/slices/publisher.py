@@ -10,6 +10,7 @@ further write, and takes over again when the newer ones are gone.
 
 import threading
 import time
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from dra_driver.config import Settings
@@ -30,20 +31,29 @@ _FIRST_REPAIR, _LONGEST_REPAIR = 0.05, 4.0  # seconds before what others changed
 _CALM: Final = 30.0  # seconds without a repair after which the next one is quick again
 _JOIN_SECONDS: Final = 2.0
 _STANDBY: Final = 1.0  # seconds between two looks whether the newer instances are gone
+_HELD_LOOK: Final = 2.0  # seconds between two looks whether a claim that holds a GPU up is gone
 
 
 class Publisher:
     """Reconciles the slices of one node with the newest snapshot of its hardware."""
 
     def __init__(
-        self, kube: KubeClient, settings: Settings, metrics: Metrics, events: EventQueue
+        self,
+        kube: KubeClient,
+        settings: Settings,
+        metrics: Metrics,
+        events: EventQueue,
+        held: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
-        """Keep the parts; nothing runs before `start`."""
+        """Keep the parts; nothing runs before `start`.
+
+        `held` says which claims hold partitions, by GPU UUID; it may raise DriverError.
+        """
         self._metrics = metrics
         self._events = events
         self._mirror = SliceMirror(kube, self._look_soon)
         self._instances = Succession(settings.data_folder / "publisher.lock")
-        self._reconciler = Reconciler(kube, settings, self._mirror, metrics, self._instances)
+        self._reconciler = Reconciler(kube, settings, self._mirror, metrics, self._instances, held)
         self._wake = threading.Condition()
         self._inventory: Inventory | None = None
         self._published: Inventory | None = None
@@ -144,8 +154,14 @@ class Publisher:
                 if self._is_due and is_possible and left <= 0:
                     self._is_due, self._is_running = False, True
                     return self._inventory
-                self._wake.wait(left if self._is_due and left > 0 else None)
+                pause = _HELD_LOOK if self._waits_for_claims() else None
+                if not self._wake.wait(left if self._is_due and left > 0 else pause):
+                    self._is_due = True
         return None
+
+    def _waits_for_claims(self) -> bool:
+        """Whether a GPU is left out because of a claim; nobody tells when that claim is gone."""
+        return any(entry.why is Why.HELD for entry in self._left_out)
 
     def _succeed(self, inventory: Inventory, outcome: Outcome) -> None:
         self._take_part(stands_by=False)

@@ -1,6 +1,6 @@
 """One pass of the reconciler: learn what the server can, compare, write, confirm."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -8,7 +8,7 @@ from typing import Final
 from dra_driver.config import Settings
 from dra_driver.host.succession import Succession
 from dra_driver.kube import Conflict, JsonObject, KubeClient, NotFound, Refused
-from dra_driver.model import Inventory, TryAgain
+from dra_driver.model import DriverError, Inventory, TryAgain
 from dra_driver.slices.abilities import (
     ServerAbilities,
     abilities_from,
@@ -51,13 +51,19 @@ class Reconciler:
         mirror: SliceMirror,
         metrics: Metrics,
         instances: Succession,
+        held: Callable[[], Mapping[str, str]],
     ) -> None:
-        """Keep the parts; nothing is sent yet. Only the last of `instances` writes."""
+        """Keep the parts; nothing is sent yet. Only the last of `instances` writes.
+
+        `held` says which claims hold partitions, by GPU UUID; it may raise DriverError.
+        """
         self._kube = kube
         self._settings = settings
         self._mirror = mirror
         self._metrics = metrics
         self._instances = instances
+        self._held = held
+        self._last_held: Mapping[str, str] = {}
         self._abilities = ServerAbilities()
         self._epoch = 0  # list of the mirror for which the abilities hold
         self._floor = 0  # highest generation ever used
@@ -77,7 +83,9 @@ class Reconciler:
         self._written = 0
         for _ in range(_ROUNDS):
             self._learn()
-            plan = build_slices(inventory, self._settings, self._abilities, self._refused)
+            plan = build_slices(
+                inventory, self._settings, self._abilities, self._refused, self._partitions_held()
+            )
             writes = self._plan_writes(plan)
             if not writes or self._carry_out(plan, writes):
                 return Outcome(self._written, plan.left_out)
@@ -110,6 +118,14 @@ class Reconciler:
         self._accepted.clear()
         self._abilities = abilities
         self._epoch = epoch
+
+    def _partitions_held(self) -> Mapping[str, str]:
+        """Ask who holds partitions; a failed read proves nothing and stops no other news."""
+        try:
+            self._last_held = self._held()
+        except DriverError as error:
+            log.warning("who holds partitions is not known now", err=error)
+        return self._last_held
 
     def _plan_writes(self, plan: PoolPlan) -> Writes:
         """Compare; what is created belongs to the Node that exists now."""

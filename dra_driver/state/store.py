@@ -159,6 +159,15 @@ class Records:
         with self._node() as index:
             return list(index)
 
+    def partitions_held(self) -> dict[str, str]:
+        """Claims that hold partitions, in words, by the UUID of the GPU. Raises DriverError."""
+        words: dict[str, str] = {}
+        for holding in self.holdings():
+            if holding.span is not None and not holding.admin_access:
+                told = f"claim {holding.claim} holds partition {holding.device} of it"
+                words.setdefault(holding.gpu_uuid, told)
+        return words
+
     def all(self) -> list[ClaimRecord]:
         """All readable records as they are now, sorted by UID; nothing is mended."""
         found = []

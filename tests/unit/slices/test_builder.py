@@ -113,6 +113,20 @@ def test_a_mig_gpu_is_not_published_whole_and_unusable_instances_not_at_all() ->
     ]
 
 
+def test_a_gpu_is_not_published_whole_while_a_claim_holds_a_partition_that_is_gone() -> None:
+    held = {"GPU-0": "claim team/train (uid) holds partition gpu-0-mig-1g10gb-19-1 of it"}
+    plan = build_slices(inventory(gpu(0, uuid="GPU-0"), gpu(1)), SETTINGS, ALL, held=held)
+    assert names(plan) == [["gpu-1"]]
+    (lost,) = plan.left_out
+    assert (lost.device, lost.field, lost.why) == ("gpu-0", "", Why.HELD)
+    assert "claim team/train" in str(lost)
+    parent = gpu(0, uuid="GPU-0", mig_enabled=True)
+    there = replace(parent, partitions=(partition(parent, 1),))
+    plan = build_slices(inventory(there, gpu(1)), SETTINGS, ALL, held=held)
+    assert names(plan) == [["gpu-0-mig-1g10gb-19-1", "gpu-1"]]
+    assert plan.left_out == ()
+
+
 def test_two_devices_of_one_name_are_not_both_published() -> None:
     plan = build(gpu(0), gpu(0, uuid="GPU-twin"))
     assert names(plan) == [["gpu-0"]]
