@@ -9,7 +9,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from http import HTTPStatus
 from pathlib import Path
@@ -173,6 +173,19 @@ class Driver:
             for item in self.slices()
             for device in item["spec"].get("devices", [])
         }
+
+    def wait_published_anew(
+        self, before: Mapping[str, tuple[str, int]], names: Iterable[str], what: str
+    ) -> float:
+        """Wait until no slice of `before` is left and these devices are published again."""
+        gone = {uid for uid, _ in before.values()}
+        wanted = set(names)
+
+        def anew() -> bool:
+            found = {uid for uid, _ in self.published().values()}
+            return not found & gone and self.device_names() >= wanted
+
+        return eventually(anew, what)
 
     def cdi_files(self) -> list[Path]:
         """CDI files of this driver, in whichever folder the runtime reads."""

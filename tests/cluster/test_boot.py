@@ -13,6 +13,7 @@ from tests.cluster.cluster import Cluster
 from tests.cluster.workload import RESOURCE_API, Namespace, pod
 
 
+@pytest.mark.every_cluster
 def test_the_server_is_of_the_wanted_version(cluster: Cluster) -> None:
     assert cluster.api.get("/version")["gitVersion"] == f"v{cluster.settings.version}"
     node = cluster.api.get(f"/api/v1/nodes/{cluster.node_name}")
@@ -83,6 +84,7 @@ def test_a_slice_posted_by_hand_is_allocated_by_the_scheduler(
         cluster.api.delete(f"{RESOURCE_API}/deviceclasses/hand")
 
 
+@pytest.mark.every_release
 def test_the_kubelet_restarts_and_pods_live_on(cluster: Cluster, namespace: Namespace) -> None:
     namespace.run(pod("survivor"))
     before = namespace.container_id("survivor")

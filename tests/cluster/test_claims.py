@@ -33,6 +33,7 @@ def test_an_impossible_selector_stays_pending(gpu_namespace: Namespace) -> None:
     assert "allocation" not in gpu_namespace.claim("impossible").get("status", {})
 
 
+@pytest.mark.every_release
 def test_deletion_leaves_nothing_and_the_slices_as_they_were(
     driver: Driver, gpu_namespace: Namespace
 ) -> None:

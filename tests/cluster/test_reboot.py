@@ -1,12 +1,12 @@
 """The node loses power: whole GPUs come back by themselves, partitions when somebody makes them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 import pytest
 
 from tests.cluster import power, view
-from tests.cluster.claims import MIG_CLASS, claim, use
+from tests.cluster.claims import MIG_CLASS, by_uuid, claim, use
 from tests.cluster.driver import Driver, eventually
 from tests.cluster.workload import Namespace, pod
 
@@ -18,10 +18,12 @@ def test_claims_live_through_a_reboot(driver: Driver, gpu_namespace: Namespace) 
     gpu_namespace.apply(claim("whole"), claim("part", MIG_CLASS), claim("leaves", MIG_CLASS))
     for name in names:
         gpu_namespace.run(pod(name, claims=use(name), restartPolicy="Always"))
+    before = driver.device_names()
     seen = {name: view.seen(gpu_namespace, name) for name in names}
     devices = {name: view.devices_of(gpu_namespace, name) for name in names}
     with _rebooted(driver):
-        eventually(lambda: not _partitions(driver), "no partition is published")
+        offered = _whole(before) | (_parents(before) - _parents(set().union(*devices.values())))
+        eventually(lambda: driver.device_names() == offered, "only what nobody holds is published")
         gpu_namespace.wait_restarted("whole")
         assert view.seen(gpu_namespace, "whole") == seen["whole"]
 
@@ -33,11 +35,15 @@ def test_claims_live_through_a_reboot(driver: Driver, gpu_namespace: Namespace) 
         uid = gpu_namespace.claim("leaves")["metadata"]["uid"]
         assert not [name for name in driver.leftovers() if uid in name]
 
-        gpu_namespace.apply(claim("next"))
+        offered = _whole(before) | (_parents(before) - _parents(devices["part"]))
+        eventually(lambda: driver.device_names() == offered, "what was freed is published")
+
+        free = driver.attributes()[min(_whole(before) - set(devices["whole"]))]
+        gpu_namespace.apply(claim("next", selector=by_uuid(free["uuid"]["string"])))
         gpu_namespace.run(pod("next", claims=use("next")))
-        taken = view.devices_of(gpu_namespace, "next")
-        assert view.seen(gpu_namespace, "next") == view.expected(driver.node, taken)
-        assert {name.partition("-mig-")[0] for name in devices["part"]}.isdisjoint(taken)
+        assert view.seen(gpu_namespace, "next") == view.expected(
+            driver.node, view.devices_of(gpu_namespace, "next")
+        )
 
     gpu_namespace.wait_restarted("part")
     assert view.seen(gpu_namespace, "part") == view.expected(driver.node, devices["part"])
@@ -50,16 +56,15 @@ def test_claims_live_through_a_reboot(driver: Driver, gpu_namespace: Namespace) 
 def _rebooted(driver: Driver) -> Iterator[None]:
     """Reboot the node and start the driver; in the end somebody makes the same partitions."""
     before = driver.node.show()["gpus"]
-    published = driver.device_names()
+    devices, slices = driver.device_names(), driver.published()
     power.cut(driver.cluster)
     driver.main.process.kill()
     driver.node.reboot()
     try:
         assert driver.cdi_files() == []
         power.restore(driver.cluster)
-        whole = {name for name in published if "mig" not in name}
         driver.main.start(ready=False)
-        eventually(lambda: driver.device_names() >= whole, "slices are back after the reboot")
+        driver.wait_published_anew(slices, _whole(devices), "slices are back after the reboot")
         driver.main.wait_ready()
         yield
     finally:
@@ -68,8 +73,13 @@ def _rebooted(driver: Driver) -> Iterator[None]:
                 if not number:
                     driver.node.state.set_mig_mode(gpu["index"], on=True)
                 driver.node.state.partition(gpu["index"], instance["profile"], instance["start"])
-    eventually(lambda: driver.device_names() == published, "the partitions are published again")
+    eventually(lambda: driver.device_names() == devices, "the partitions are published again")
 
 
-def _partitions(driver: Driver) -> set[str]:
-    return {name for name in driver.device_names() if "-mig-" in name}
+def _whole(names: Iterable[str]) -> set[str]:
+    return {name for name in names if "-mig-" not in name}
+
+
+def _parents(names: Iterable[str]) -> set[str]:
+    """GPUs of the partitions among these devices."""
+    return {name.partition("-mig-")[0] for name in names if "-mig-" in name}

@@ -2,11 +2,15 @@
 
 from datetime import datetime
 
+import pytest
+
 from tests.cluster import view
 from tests.cluster.api import Object
 from tests.cluster.claims import claim, use
-from tests.cluster.driver import USER, Driver, eventually
+from tests.cluster.driver import USER, Driver
 from tests.cluster.workload import Namespace, pod
+
+pytestmark = pytest.mark.every_release
 
 _REMOVAL_SECONDS = 180.0  # the kubelet calls a driver again after 10 to 60 seconds
 
@@ -16,15 +20,11 @@ def test_slices_return_after_the_kubelet_has_wiped_them(
 ) -> None:
     gpu_namespace.apply(claim("kept"))
     gpu_namespace.run(pod("user", claims=use("kept")))
+    container = gpu_namespace.container_id("user")
     names, wiped = driver.device_names(), driver.published()
     known = len(list(driver.cluster.audit_events()))
     driver.cluster.restart_kubelet()
-
-    def wiped_and_back() -> bool:
-        now = driver.published()
-        return not set(now.values()) & set(wiped.values()) and driver.device_names() == names
-
-    eventually(wiped_and_back, "slices are back after the kubelet's restart")
+    driver.wait_published_anew(wiped, names, "slices are back after the kubelet's restart")
     driver.main.wait_ready()
     writes = [
         item
@@ -38,6 +38,7 @@ def test_slices_return_after_the_kubelet_has_wiped_them(
     assert view.seen(gpu_namespace, "user") == view.expected(
         driver.node, view.devices_of(gpu_namespace, "user")
     )
+    assert gpu_namespace.container_id("user") == container
     gpu_namespace.apply(claim("next"))
     gpu_namespace.run(pod("next", claims=use("next")))
 
@@ -47,7 +48,7 @@ def test_a_killed_driver_finishes_what_it_missed(driver: Driver, gpu_namespace: 
     gpu_namespace.apply(pod("keeper", claims=use("kept")), pod("leaver", claims=use("dropped")))
     for name in ("keeper", "leaver"):
         gpu_namespace.wait_pod(name, "Running")
-    wanted = view.seen(gpu_namespace, "keeper")
+    wanted, container = view.seen(gpu_namespace, "keeper"), gpu_namespace.container_id("keeper")
     held = driver.leftovers()
     published = driver.published()
     driver.main.process.kill()
@@ -59,6 +60,7 @@ def test_a_killed_driver_finishes_what_it_missed(driver: Driver, gpu_namespace: 
     uid = gpu_namespace.claim("dropped")["metadata"]["uid"]
     assert driver.leftovers() == {name for name in held if uid not in name}
     assert view.seen(gpu_namespace, "keeper") == wanted
+    assert gpu_namespace.container_id("keeper") == container
     assert driver.published() == published
 
 
