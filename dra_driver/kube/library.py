@@ -1,30 +1,42 @@
 """Loads of the Kubernetes client library only what talks HTTP.
 
-The library's own `__init__` imports informers, websockets and OAuth as well. Without them the
-plugin starts 0.2 s sooner and is 5 MB smaller; no model module is loaded either way.
+The packages' own `__init__` files import informers, websockets and OAuth, and list every API.
+Without them the plugin starts 0.2 s sooner and is 6 MB smaller; no model module is loaded either
+way.
 """
 
 import importlib.util
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from kubernetes.client.api_client import ApiClient
     from kubernetes.client.configuration import Configuration
 
-_PACKAGE = "kubernetes"
+_PACKAGES: Final = ("kubernetes", "kubernetes.client")  # the outer one first
 
 
 def load() -> "tuple[type[ApiClient], type[Configuration]]":
     """Import the two classes this driver uses; later imports of the library are unaffected."""
-    spec = importlib.util.find_spec(_PACKAGE)
-    bare = _PACKAGE not in sys.modules and spec is not None
-    if bare and spec is not None:
-        sys.modules[_PACKAGE] = importlib.util.module_from_spec(spec)  # a package, not executed
-    try:
+    with _bare(_PACKAGES):
         from kubernetes.client.api_client import ApiClient  # noqa: PLC0415
         from kubernetes.client.configuration import Configuration  # noqa: PLC0415
-    finally:
-        if bare:
-            del sys.modules[_PACKAGE]
     return ApiClient, Configuration
+
+
+@contextmanager
+def _bare(packages: tuple[str, ...]) -> Iterator[None]:
+    """Let packages that nobody has imported yet be there without being executed."""
+    bare: list[str] = []
+    try:
+        for name in packages:
+            spec = None if name in sys.modules else importlib.util.find_spec(name)
+            if spec is not None:
+                sys.modules[name] = importlib.util.module_from_spec(spec)
+                bare.append(name)
+        yield
+    finally:
+        for name in bare:
+            del sys.modules[name]
