@@ -65,3 +65,27 @@ def test_the_cluster_waits_for_earlier_levels(capsys: pytest.CaptureFixture[str]
     run._cluster(failed, "required")
     assert "an earlier level failed" in capsys.readouterr().out
     assert failed.minutes == {}
+
+
+def test_every_cluster_has_a_report_and_minutes_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    steps: list[Step] = []
+
+    def fail(step: Step) -> Counts:
+        steps.append(step)
+        return Counts(failed=1)
+
+    monkeypatch.setattr(run, "run_step", fail)
+    counted = run.Run(seed=1)
+    run._cluster(counted, "required")
+    assert list(counted.minutes) == [
+        "cluster build",
+        "cluster 1.37",
+        "cluster 1.34",
+        "cluster 1.34-gates",
+    ]
+    reports = [step.report for step in steps if step.report is not None]
+    assert len(set(reports)) == len(reports) == 3
+    assert counted.total.failed == len(steps)
+    assert "cluster 1.34-gates: 0.0 minutes" in capsys.readouterr().out
