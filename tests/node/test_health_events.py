@@ -200,3 +200,15 @@ def test_every_model_starts_healthy_and_hears_its_events(
     assert {(h.state, h.reason) for h in run.health().values()} == {(HEALTHY, "")}
     node.state.xid(1, 79)
     run.until_health(gpu_1=UNHEALTHY, gpu_0=HEALTHY)
+
+
+def test_nothing_is_told_while_nothing_changes(node: SimulatedNode, ward: MakeWard) -> None:
+    run = ward(node.root)
+    first = run.told[-1]
+    assert [run.look() for _ in range(3)] == [first] * 3
+    node.state.xid(2, 48)
+    run.until_health(gpu_2=UNHEALTHY)
+    sick = run.told[-1]
+    assert [run.look() for _ in range(3)] == [sick] * 3
+    assert run.told == [first, sick]
+    assert sick.generation == first.generation + 1

@@ -113,6 +113,7 @@ def test_a_partition_that_can_t_be_read_for_a_moment_stays_sick(
     (gi,) = [part.gi_id for part in run.told[-1].gpus[0].partitions]
     node.state.xid(0, 95, gi, 0)
     run.until(lambda _: len(run.sick()) == 1, "unhealthy")
+    run.look()  # the one that follows an event is over
     node.state.fault(0, "nvmlGpuInstanceGetInfo", error_number("UNKNOWN"), times=1, hang=0)
     assert run.look().gpus[0].partitions == ()
     run.look()
