@@ -8,6 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from dra_driver.cli import serve as command
+from dra_driver.cli import settings_options
 from dra_driver.config import Settings
 
 
@@ -69,7 +70,7 @@ def test_without_a_mount_the_driver_is_seen_where_it_is(monkeypatch: pytest.Monk
 
 
 def test_a_mounted_driver_root_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(command, "_IN_CONTAINER", tmp_path)
+    monkeypatch.setattr(settings_options, "_IN_CONTAINER", tmp_path)
     settings = settings_of(monkeypatch, "--node-name=n", "--nvidia-driver-root=/opt/driver")
     assert settings.container_driver_root == tmp_path
 

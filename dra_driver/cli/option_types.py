@@ -1,0 +1,64 @@
+"""Kinds of values that flags take."""
+
+from typing import Final
+
+import click
+
+_DEBUG_VERBOSITY: Final = 6  # klog's number from which requests and answers are shown
+_LEVELS: Final = ("debug", "info", "warning", "error")
+_UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+class Duration(click.ParamType[float]):
+    """Seconds, or a number with ms, s, m or h."""
+
+    name = "duration"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Give seconds."""
+        text = str(value)
+        unit = next((unit for unit in _UNITS if text.endswith(unit)), "")
+        try:
+            seconds = float(text.removesuffix(unit)) * _UNITS.get(unit, 1.0)
+        except ValueError:
+            self.fail(f"{text!r} is not a duration such as 30s", param, ctx)
+        if not 0 < seconds < float("inf"):
+            self.fail(f"{text!r} is not a positive duration", param, ctx)
+        return seconds
+
+
+class Xids(click.ParamType[frozenset[int]]):
+    """Numbers with commas between them."""
+
+    name = "numbers"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> frozenset[int]:
+        """Give the set of numbers."""
+        if isinstance(value, frozenset):
+            return value
+        parts = [part.strip() for part in str(value).split(",")]
+        for part in parts:
+            if part and not (part.isascii() and part.isdecimal()):
+                self.fail(f"{part!r} is not an XID; give numbers such as 61,62", param, ctx)
+        return frozenset(int(part) for part in parts if part)
+
+
+class Level(click.ParamType[str]):
+    """A level by name, or klog's number for it."""
+
+    name = "level"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> str:
+        """Give the name of the level."""
+        text = str(value).lower().removeprefix("=")  # klog's -v=4
+        if text.isdecimal():
+            return "debug" if int(text) >= _DEBUG_VERBOSITY else "info"
+        if text not in _LEVELS:
+            self.fail(f"{text!r} is none of {', '.join(_LEVELS)} or a number", param, ctx)
+        return text
