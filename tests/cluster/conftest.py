@@ -109,8 +109,8 @@ def installed(cluster: Cluster) -> Iterator[Driver]:
 
 @pytest.fixture
 def driver(installed: Driver) -> Driver:
-    """Give the driver, ready: an earlier test may have disturbed it."""
-    installed.main.wait_ready()
+    """Give the driver, with all of its devices published."""
+    installed.wait_settled()
     return installed
 
 

@@ -111,6 +111,7 @@ class Driver:
         )
         self._instances = 0
         self._kubeconfig = Path()
+        self._devices: set[str] = set()
 
     def install(self) -> None:
         """Apply what an administrator applies, and start the driver."""
@@ -119,6 +120,15 @@ class Driver:
         self._kubeconfig = self.cluster.service_account(*ACCOUNT)
         self.main = self.instance()
         self.main.start()
+        self._devices = self.device_names()
+
+    def wait_settled(self) -> None:
+        """Wait until it is ready and publishes what it did at first: a test may have disturbed it.
+
+        Fails at once if it has ended.
+        """
+        self.main.wait_ready()
+        eventually(lambda: self.device_names() == self._devices, "all devices are published")
 
     def instance(self, *arguments: str) -> Instance:
         """Build a further instance; `--pod-uid=…` gives it sockets of its own."""
@@ -138,6 +148,18 @@ class Driver:
         """Say where the simulated node is; all else is where real nodes have it."""
         root = self.node.root
         return [f"--nvidia-driver-root={root}", f"--host-root={root}"]
+
+    @contextmanager
+    def replaced(self, *arguments: str) -> Iterator[Instance]:
+        """Let an instance with further arguments serve in the place of the main one."""
+        self.main.process.stop()
+        other = self.instance(*arguments)
+        other.start()
+        try:
+            yield other
+        finally:
+            other.process.stop()
+            self.main.start()
 
     def arm(self, failpoint: str) -> None:
         """Let the next instance that comes by this place die there (`host.failpoints`)."""

@@ -61,7 +61,7 @@ class Running:
 @pytest.fixture(scope="module")
 def running(installed: Driver) -> Iterator[Running]:
     """Apply all examples together and wait until their Pods run."""
-    installed.main.wait_ready()
+    installed.wait_settled()
     uuid = installed.node.gpu(_WANTED_GPU)["uuid"]
     manifests = {name: examples.objects(name, uuid) for name in _WANTED}
     pods = {
