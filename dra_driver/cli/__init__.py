@@ -32,6 +32,9 @@ class _Command:
 _COMMANDS: Final = {
     "bench": _Command("dra_driver.cli.bench.command:bench", "Measure what a DRA driver costs."),
     "demo": _Command("dra_driver.cli.demo:demo", "Run the main job on a simulated node."),
+    "devices": _Command("dra_driver.cli.devices:devices", "Show this node's devices."),
+    "metrics": _Command("dra_driver.cli.metrics:metrics", "Show which metrics there are."),
+    "prepared": _Command("dra_driver.cli.prepared:prepared", "Show this node's prepared claims."),
     "serve": _Command("dra_driver.cli.serve:serve", "Run the node plugin."),
     "simulate": _Command("dra_driver.cli.simulate:simulate", "Make and change a simulated node."),
     "version": _Command("dra_driver.cli.version:version", "Print the version."),

@@ -1,0 +1,15 @@
+"""`dra-driver metrics` shows the catalogue."""
+
+import json
+
+from click.testing import CliRunner
+
+from dra_driver.cli.metrics import metrics
+from dra_driver.telemetry import CATALOGUE
+
+
+def test_every_metric_is_shown() -> None:
+    text = CliRunner().invoke(metrics).output
+    shown = json.loads(CliRunner().invoke(metrics, ["-o", "json"]).output)
+    assert [each["name"] for each in shown] == [metric.name for metric in CATALOGUE]
+    assert all(metric.name in text for metric in CATALOGUE)
