@@ -1,0 +1,106 @@
+"""`docs/troubleshooting.md` has every reason word that the code can say, and no other."""
+
+import ast
+import importlib
+import pkgutil
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import dra_driver
+from dra_driver.model import DriverError
+from dra_driver.slices.devices import Why
+
+PACKAGE = Path(dra_driver.__file__).parent
+PAGE = PACKAGE.parent / "docs/troubleshooting.md"
+TAINTS = ("_ILL", "_UNMONITORED")  # of devices whose health has no word that makes a taint
+
+
+def documented() -> list[str]:
+    """Words in the first column of the page's tables."""
+    return re.findall(r"^\| `([^`]+)` \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+
+
+def trees() -> Iterator[ast.Module]:
+    for path in sorted(PACKAGE.rglob("*.py")):
+        if "rpc" not in path.parts:
+            yield ast.parse(path.read_text(encoding="utf-8"), str(path))
+
+
+def constants() -> dict[str, str]:
+    """Texts that the package's modules give a name."""
+    found = {}
+    for tree in trees():
+        for node in tree.body:
+            value = getattr(node, "value", None)
+            if isinstance(node, ast.AnnAssign | ast.Assign) and isinstance(value, ast.Constant):
+                target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0]
+                if isinstance(target, ast.Name) and isinstance(value.value, str):
+                    found[target.id] = value.value
+    return found
+
+
+def arguments(function: str, position: int) -> set[str]:
+    """Texts that are given to calls of a function at one position, directly or by name."""
+    known, found = constants(), set()
+    for tree in trees():
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.Call) or len(node.args) <= position:
+                continue
+            if getattr(node.func, "id", "") != function:
+                continue
+            given = node.args[position]
+            if isinstance(given, ast.Constant):
+                found.add(str(given.value))
+            elif isinstance(given, ast.Name):
+                found.add(known[given.id])
+    return found
+
+
+def errors(branch: type[DriverError] = DriverError) -> Iterator[str]:
+    yield branch.reason
+    for leaf in branch.__subclasses__():
+        yield from errors(leaf)
+
+
+def words() -> set[str]:
+    for module in pkgutil.walk_packages([str(PACKAGE)], "dra_driver."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+    ours = {branch for branch in errors() if branch}
+    taints = {constants()[name] for name in TAINTS}
+    return (
+        ours | taints | arguments("Event", 0) | arguments("Health", 1) | {why.value for why in Why}
+    )
+
+
+def test_the_collection_finds_all_kinds() -> None:
+    found = words()
+    assert {"DeviceInUse", "EvaluatorMissing", "DeviceNotPublished", "gpu-lost", "xid"} <= found
+    assert {"unmonitored", "held"} <= found
+
+
+def test_every_word_is_explained_and_none_is_left_over() -> None:
+    assert sorted(set(documented())) == sorted(words())
+
+
+def test_every_row_has_cause_and_remedy() -> None:
+    for line in PAGE.read_text(encoding="utf-8").splitlines():
+        if line.startswith("| `"):
+            cells = [cell.strip() for cell in line.strip("|").split("|")]
+            assert len(cells) == 3, line
+            assert all(cells), line
+
+
+def test_links_lead_to_headings_and_pages() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    headings = {
+        re.sub(r"[^a-z0-9 -]", "", line.lstrip("# ").lower()).replace(" ", "-")
+        for line in text.splitlines()
+        if line.startswith("#")
+    }
+    for target in re.findall(r"\]\(([^)]+)\)", text):
+        if target.startswith("#"):
+            assert target[1:] in headings, target
+        else:
+            assert (PAGE.parent / target).is_file(), target
