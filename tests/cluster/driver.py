@@ -127,6 +127,7 @@ class Driver:
 
         Fails at once if it has ended.
         """
+        self._failpoint.unlink(missing_ok=True)
         self.main.wait_ready()
         eventually(lambda: self.device_names() == self._devices, "all devices are published")
 

@@ -74,9 +74,9 @@ def _template() -> Object:
 
 def _job() -> Object:
     """Build a Job whose Pods fail if they see other than one GPU, and that fails with them."""
-    command = ("sh", "-c", "nvidia-smi -L | tee /dev/stderr | grep -c UUID | grep -qx 1")
+    script = "nvidia-smi -L | tee /dev/stderr | grep -c UUID | grep -qx 1 && sleep 2"
     source = {"gpu": {"resourceClaimTemplateName": "one"}}
-    made = pod("", *command, image=images.DEBIAN, claims=source)
+    made = pod("", "sh", "-c", script, image=images.DEBIAN, claims=source)
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
