@@ -29,7 +29,7 @@ from dra_driver.claims.resolve import locate, missing_devices, plan
 from dra_driver.claims.steps import Steps
 from dra_driver.config import Settings
 from dra_driver.host import HostRoot
-from dra_driver.kube import KubeClient
+from dra_driver.kube import ApiBusy, KubeClient
 from dra_driver.model import ClaimRef, DriverError, Inventory, PreparedClaim, ResourceClaim
 from dra_driver.model.errors import (
     ApiUnavailable,
@@ -133,10 +133,12 @@ class Engine:
             except Cancelled:
                 raise
             except TryAgain as error:
-                if time.monotonic() + pause > deadline:
+                asked = error.retry_after if isinstance(error, ApiBusy) else 0.0
+                wait = max(pause, asked)
+                if time.monotonic() + wait > deadline:
                     raise
-                log.warning("prepare is tried again", claim=ref, pause=pause, err=error)
-            time.sleep(pause)
+                log.warning("prepare is tried again", claim=ref, pause=wait, err=error)
+            time.sleep(wait)
             pause = min(2 * pause, _LONGEST_PAUSE)
 
     def _prepare_one(self, ref: ClaimRef, cancelled: Cancel) -> PreparedClaim:

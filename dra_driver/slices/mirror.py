@@ -106,6 +106,8 @@ class SliceMirror:
                 self._follow(listed.resource_version)
             except Gone as error:
                 log.debug("list again", err=error)
+                if self.epoch == 0:  # no watch has begun: it was the list that was refused
+                    self._fail(str(error))
             except DriverError as error:
                 pause = error.retry_after if isinstance(error, ApiBusy) else 0.0
                 self._fail(str(error))
