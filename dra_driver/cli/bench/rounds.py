@@ -31,9 +31,11 @@ def live_claims(target: Target) -> Iterator[Callable[[int], None]]:
     names = cycle(target.devices)
 
     def raise_to(number: int) -> None:
-        new = [target.claims.create(next(names), admin=True) for _ in range(number - len(live))]
-        live.extend(new)
-        _all(target.prepare, new, _FILLERS, target.check)
+        before = len(live)
+        while len(live) < number:
+            target.check()
+            live.append(target.claims.create(next(names), admin=True))
+        _all(target.prepare, live[before:], _FILLERS, target.check)
 
     try:
         yield raise_to
