@@ -19,7 +19,6 @@ _LONGEST_MESSAGE: Final = 1024  # bytes; the API server refuses more
 _ATTEMPTS: Final = 4
 _FIRST_PAUSE: Final = 0.5  # seconds, doubled each time
 _LONGEST_PAUSE: Final = 30.0
-_WAKE_SECONDS: Final = 1.0  # how late a stop may be noticed at worst
 _LAST_SECONDS: Final = 2.0  # for what is still queued at the stop
 _NODE_NAMESPACE: Final = "default"  # events on objects without namespace stand there
 
@@ -43,13 +42,13 @@ class EventSender:
     def stop(self) -> None:
         """Deliver what is queued, for two seconds at most, and end."""
         self._stopping.set()
-        self._queue.wake()
+        self._queue.close()
         if self._thread.is_alive():
             self._thread.join(2 * _LAST_SECONDS)
 
     def _run(self) -> None:
         while not self._stopping.is_set():
-            event = self._queue.take(_WAKE_SECONDS)
+            event = self._queue.take()
             if event is not None:
                 self._deliver(event)
         deadline = time.monotonic() + _LAST_SECONDS

@@ -3,6 +3,7 @@
 import socket
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -16,6 +17,7 @@ _log = logger(__name__)
 _CLIENTS: Final = 16  # at a time
 _QUEUE_SECONDS: Final = 1.0  # that one more waits for its turn
 _CLIENT_SECONDS: Final = 10.0
+_JOIN_SECONDS: Final = 2.0
 _PLAIN: Final = "text/plain; charset=utf-8"
 
 
@@ -39,6 +41,7 @@ class HttpServer:
         self._address = _split(address)
         self._pages = pages
         self._server: _Server | None = None
+        self._thread: threading.Thread | None = None
 
     @property
     def port(self) -> int:
@@ -54,12 +57,14 @@ class HttpServer:
             raise SettingInvalid(
                 f"--http-endpoint: cannot listen on {host or '*'}:{port}: {error.strerror}"
             ) from error
-        threading.Thread(target=self._server.serve_forever, name="http", daemon=True).start()
+        self._thread = threading.Thread(target=self._server.serve, name="http", daemon=True)
+        self._thread.start()
 
     def stop(self) -> None:
         """Stop listening; requests in progress end by themselves."""
-        if self._server is not None:
-            self._server.shutdown()
+        if self._server is not None and self._thread is not None:
+            self._server.end()
+            self._thread.join(_JOIN_SECONDS)
             self._server.server_close()
 
 
@@ -70,6 +75,7 @@ class _Server(ThreadingHTTPServer):
     def __init__(self, host: str, port: int, pages: Mapping[str, Callable[[], Page]]) -> None:
         self.pages = pages
         self._free = threading.BoundedSemaphore(_CLIENTS)
+        self._ended = False
         everywhere = not host
         if everywhere and socket.has_dualstack_ipv6():
             host = "::"
@@ -88,6 +94,17 @@ class _Server(ThreadingHTTPServer):
         """Bind without asking the name service who we are, as the base class would."""
         TCPServer.server_bind(self)
         self.server_name, self.server_port = "", int(self.server_address[1])
+
+    def serve(self) -> None:
+        """Serve until `end`; unlike `serve_forever`, without looking twice a second for that."""
+        while not self._ended:
+            self.handle_request()
+
+    def end(self) -> None:
+        """End `serve`: a listening socket that is shut down wakes whoever waits for it."""
+        self._ended = True
+        with suppress(OSError):
+            self.socket.shutdown(socket.SHUT_RDWR)
 
     def process_request(
         self, request: socket.socket | tuple[bytes, socket.socket], client_address: object

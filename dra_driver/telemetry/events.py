@@ -28,6 +28,7 @@ class EventQueue:
         self._ready = threading.Condition()
         self._pending: OrderedDict[Event, None] = OrderedDict()
         self._said: OrderedDict[Event, float] = OrderedDict()
+        self._closed = False
 
     def add(self, event: Event) -> None:
         """Queue an event unless the same was said a moment ago. Never blocks, never fails."""
@@ -43,16 +44,16 @@ class EventQueue:
                     entries.popitem(last=False)
             self._ready.notify()
 
-    def take(self, timeout: float) -> Event | None:
-        """Oldest undelivered event, None when none came within `timeout` seconds."""
+    def take(self, timeout: float | None = None) -> Event | None:
+        """Oldest undelivered event; None when none came in time, or comes any more."""
         with self._ready:
-            if not self._pending:
-                self._ready.wait(timeout)
+            self._ready.wait_for(lambda: self._pending or self._closed, timeout)
             if not self._pending:
                 return None
             return self._pending.popitem(last=False)[0]
 
-    def wake(self) -> None:
-        """Let a waiting `take` answer None now, as when its caller is to stop."""
+    def close(self) -> None:
+        """Let nobody wait any longer; what is queued can still be taken."""
         with self._ready:
+            self._closed = True
             self._ready.notify_all()

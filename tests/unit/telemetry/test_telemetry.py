@@ -2,6 +2,7 @@
 
 import json
 import logging
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -84,3 +85,16 @@ def test_what_is_dear_to_count_is_counted_when_asked_for() -> None:
     metrics = Metrics()
     metrics.before_exposition(lambda: metrics.set("gpu_dra_driver_records_set_aside", 2))
     assert "gpu_dra_driver_records_set_aside 2.0" in metrics.exposition().decode()
+
+
+def test_a_queue_that_is_closed_lets_nobody_wait_and_still_gives_what_it_has() -> None:
+    queue = EventQueue()
+    waiting = threading.Thread(target=queue.take)
+    waiting.start()
+    queue.close()
+    waiting.join(60)
+    assert not waiting.is_alive()
+    assert queue.take() is None
+    event = Event("DeviceInUse", "gpu-0 is held", warning=True)
+    queue.add(event)
+    assert queue.take() == event
