@@ -55,7 +55,7 @@ def hang(scene: Scene, row: Row) -> str:
             scene.prepare(ref)
         with ThreadPoolExecutor(1) as kubelet:
             with _hanging(scene, row, ref):
-                assert is_given_up(lambda: _call(scene, row, ref, _CALL_SECONDS)())
+                assert is_given_up(_call(scene, row, ref, _CALL_SECONDS))
                 unprepared = kubelet.submit(scene.unprepare, ref)
                 time.sleep(0.05)
             unprepared.result(PATIENCE)

@@ -65,9 +65,9 @@ def _disk_has_room(scene: Scene, _: ClaimRef) -> None:
     scene.empty_disk()
 
 
-def _swapped(find: Callable[[Scene, ClaimRef], Path], *, for_folder: bool) -> tuple[
-    Callable[[Scene, ClaimRef, int], None], Callable[[Scene, ClaimRef], None]
-]:
+def _swapped(
+    find: Callable[[Scene, ClaimRef], Path], *, for_folder: bool
+) -> tuple[Callable[[Scene, ClaimRef, int], None], Callable[[Scene, ClaimRef], None]]:
     """Put a folder where a file is expected, or a file where a folder is; and put it right."""
 
     def begin(scene: Scene, ref: ClaimRef, _: int) -> None:
@@ -96,7 +96,9 @@ _FULL: Final = (_disk_is_full, _disk_has_room)
 FAULTS: Final[Mapping[str, Fault]] = {
     "prepare:read": Fault("the API server answers 503", _api_fails, _api_is_well),
     "prepare:resolve": Fault("NVML fails on the claim's GPU", _nvml_fails, _nvml_is_well),
-    "prepare:reserve": Fault("the lock file is a folder", *_LOCK_IS_FOLDER, "before-prepare:reserve"),
+    "prepare:reserve": Fault(
+        "the lock file is a folder", *_LOCK_IS_FOLDER, "before-prepare:reserve"
+    ),
     "prepare:reserve/write": Fault("the disk is full", *_FULL, "before-prepare:reserve"),
     "prepare:reserve/rename": Fault(
         "a folder is in the record's place", *_RECORD_IS_FOLDER, "prepare:reserve/before-rename"
