@@ -8,7 +8,6 @@ import signal
 import sys
 import threading
 import time
-from types import FrameType
 from typing import Final
 
 from dra_driver.config import Settings
@@ -46,16 +45,15 @@ def run(settings: Settings) -> None:
 def _on_signal() -> int:
     """Descriptor that becomes readable with the first signal; the second one kills.
 
-    A pipe, not a lock: a signal may come while this thread holds any lock.
+    A pipe, not a lock: a signal may come while this thread holds any lock. The interpreter itself
+    writes to it: a handler in Python would not run until the read returns if the signal came just
+    before the read began.
     """
     reading, writing = os.pipe()
-
-    def tell(number: int, _: FrameType | None) -> None:
-        signal.signal(number, signal.SIG_DFL)
-        os.write(writing, b"!")
-
+    os.set_blocking(writing, False)
+    signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
     for number in _SIGNALS:
-        signal.signal(number, tell)
+        signal.signal(number, lambda number, _: signal.signal(number, signal.SIG_DFL))
     return reading
 
 

@@ -21,6 +21,16 @@ os.read(told, 1)
 print("stopping", flush=True)
 time.sleep(3600)
 """
+_SIGNAL_THAT_WAKES_NOBODY = """
+import os, signal, threading, time
+from dra_driver.plugin import process
+told = process._on_signal()
+threading.Thread(target=time.sleep, args=(3600,), daemon=True).start()
+signal.pthread_sigmask(signal.SIG_BLOCK, process._SIGNALS)
+print("ready", flush=True)
+os.read(told, 1)
+print("stopping", flush=True)
+"""
 
 
 def test_a_call_that_hangs_is_left_behind_by_name() -> None:
@@ -39,3 +49,18 @@ def test_the_first_signal_stops_and_the_second_kills() -> None:
         assert process.stdout.readline() == "stopping\n"
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == -signal.SIGTERM
+
+
+def test_a_signal_that_comes_just_before_the_wait_is_not_missed() -> None:
+    """As when another thread takes it: nothing interrupts the read that begins a moment later."""
+    with subprocess.Popen(
+        [sys.executable, "-c", _SIGNAL_THAT_WAKES_NOBODY], stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+            process.send_signal(signal.SIGTERM)
+            process.wait(60)
+            assert process.stdout.readline() == "stopping\n"
+        finally:
+            process.kill()
