@@ -13,7 +13,7 @@ from tests.cluster.claims import GPU_CLASS, MIG_CLASS, by_uuid, claim, use
 from tests.cluster.driver import DRIVER, Driver, eventually
 from tests.cluster.workload import Namespace, pod
 
-_CLEANUP_SECONDS = 600.0  # the kubelet looks for what it may have missed once a minute
+_CLEANUP_SECONDS = 300.0  # the kubelet looks for what it may have missed once a minute
 
 
 def test_an_impossible_selector_stays_pending(gpu_namespace: Namespace) -> None:

@@ -1,4 +1,4 @@
-"""The kubelet and the driver are restarted, killed and replaced while claims live."""
+"""The kubelet is restarted and the driver killed while claims live."""
 
 from datetime import datetime
 
@@ -32,7 +32,7 @@ def test_slices_return_after_the_kubelet_has_wiped_them(
         if item["objectRef"]["resource"] == "resourceslices"
     ]
     wipe = [item for item in writes if item["verb"] == "deletecollection"]
-    own = [item for item in writes if item["user"]["username"] == USER]
+    own = [item for item in writes if _is_own_write(item)]
     away = _when(own[-1], "stageTimestamp") - _when(wipe[0], "requestReceivedTimestamp")
     print(f"slices were away for {away:.2f} s, {len(own)} writes")
     assert view.seen(gpu_namespace, "user") == view.expected(
@@ -64,27 +64,8 @@ def test_a_killed_driver_finishes_what_it_missed(driver: Driver, gpu_namespace: 
     assert driver.published() == published
 
 
-def test_a_newer_instance_takes_over(driver: Driver, gpu_namespace: Namespace) -> None:
-    gpu_namespace.apply(claim("before"), claim("after"))
-    gpu_namespace.run(pod("before", claims=use("before")))
-    published = driver.published()
-    newer = driver.instance("--pod-uid=00000000-0000-4000-8000-000000000001")
-    newer.start()
-    driver.main.process.stop()
-    try:
-        gpu_namespace.run(pod("after", claims=use("after")))
-        for name in ("before", "after"):
-            assert view.seen(gpu_namespace, name) == view.expected(
-                driver.node, view.devices_of(gpu_namespace, name)
-            )
-        gpu_namespace.delete_pod("before")
-        assert len(driver.cdi_files()) == 2
-        assert driver.published() == published
-        assert newer.metric("nvidia_dra_requests_total", operation="prepare", result="ok") == 1
-        assert newer.metric("nvidia_dra_requests_total", operation="unprepare", result="ok") == 1
-    finally:
-        driver.main.start()
-        newer.process.stop()
+def _is_own_write(item: Object) -> bool:
+    return bool(item["user"]["username"] == USER and item["verb"] in ("create", "update"))
 
 
 def _when(item: Object, what: str) -> float:
