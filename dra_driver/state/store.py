@@ -204,6 +204,8 @@ class Records:
     def _read_all(self) -> Ownership:
         """Read and mend every record; those that stay unreadable may hold anything."""
         index = Ownership()
+        # Another instance may have set a record aside, or dealt with one that this one did.
+        self._damaged = {uid: told for uid, told in self._damaged.items() if self._is_there(uid)}
         for uid in sorted({*self._uids(self._folder), *self._uids(self._aside)}):
             try:
                 record = self.get(uid)
@@ -214,7 +216,9 @@ class Records:
             if record is not None:
                 index.add(record)
             elif self._is_there(uid):
-                index.add_unknown(uid, f"{self._aside / f'{uid}.json'} can't be read")
+                why = f"{self._aside / f'{uid}.json'} can't be read"
+                self._damaged.setdefault(uid, why)
+                index.add_unknown(uid, why)
         for record in self._lost(index):
             self._tell(record.uid, f"the record of claim {record.ref} was lost; it is rebuilt")
             self._keep(record)

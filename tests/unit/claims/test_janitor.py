@@ -204,6 +204,27 @@ def test_a_cdi_file_of_ours_that_tells_nothing_is_removed(bed: EngineBed) -> Non
     assert bed.specs.claim_uids() == {"uid-of-mine"}
 
 
+def test_what_one_instance_set_aside_is_left_alone_by_the_other(bed: EngineBed) -> None:
+    """The claim's container may be running, with a CDI file that no longer tells of the claim."""
+    ref = bed.claim("mine", "gpu-0")
+    bed.prepare(ref)
+    older, records = bed.janitor(), bed.records
+    older.sweep()
+    bed.start()
+    (record,) = bed.records_folder.glob("*.json")
+    (cdi_file,) = bed.settings.cdi_root.glob("*-claim_*")
+    record.write_text("{")
+    cdi_file.write_text("{}")
+    bed.janitor().sweep()
+    older.sweep()
+    assert cdi_file.exists()
+    assert set(records.damaged) == {ref.uid}
+    bed.unprepare(ref)
+    assert bed.leftovers() == []
+    records.holdings()
+    assert records.damaged == {}
+
+
 def test_a_trouble_is_told_once(bed: EngineBed, caplog: pytest.LogCaptureFixture) -> None:
     sweeper = bed.janitor()
     sweeper.sweep()
