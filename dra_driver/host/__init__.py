@@ -17,6 +17,7 @@ from dra_driver.host.files import (
     write_durably,
 )
 from dra_driver.host.locks import FileLock, MarkedLock, RangeLock
+from dra_driver.host.memory import give_large_blocks_back
 from dra_driver.host.roots import HostRoot, inside
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "failpoint",
     "failpoints_of",
     "fsyncs",
+    "give_large_blocks_back",
     "inside",
     "list_folder",
     "read_file",

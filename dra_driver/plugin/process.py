@@ -11,6 +11,7 @@ import time
 from typing import Final
 
 from dra_driver.config import Settings
+from dra_driver.host import give_large_blocks_back
 from dra_driver.plugin.node_plugin import NodePlugin
 from dra_driver.telemetry import logger, set_up_logging
 
@@ -25,6 +26,7 @@ def run(settings: Settings) -> None:
     SIGUSR2 writes the stacks of all threads to standard error. Does not return when a call hangs
     that nobody can end: then the process goes without it.
     """
+    give_large_blocks_back()
     os.umask(0o022)  # whatever the caller's: sockets begin with this, files get their own modes
     set_up_logging(settings.log_format, settings.log_level)
     faulthandler.register(signal.SIGUSR2, all_threads=True)

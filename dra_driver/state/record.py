@@ -25,10 +25,14 @@ class Phase(StrEnum):
     PREPARED = "prepared"  # all changes were made and the kubelet may have been told
 
 
+# Unknown fields are kept. Values are not cached: 16,384 texts of claims long gone, as UIDs are new.
+_FORM: Final = ConfigDict(frozen=True, extra="allow", cache_strings="keys")
+
+
 class DeviceRecord(BaseModel):
     """One device of a claim: what was allocated, and the hardware it was resolved to."""
 
-    model_config = ConfigDict(frozen=True, extra="allow")
+    model_config = _FORM
 
     request: str  # as allocated: `main` or `main/sub`
     pool: str
@@ -65,7 +69,7 @@ class DeviceRecord(BaseModel):
 class ClaimRecord(BaseModel):
     """All that Unprepare needs, written before the first change is made."""
 
-    model_config = ConfigDict(frozen=True, extra="allow")
+    model_config = _FORM
 
     schema_number: int = SCHEMA
     namespace: str
