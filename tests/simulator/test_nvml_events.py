@@ -88,7 +88,7 @@ def test_more_events_than_the_ring_holds_leave_the_latest(
 ) -> None:
     for number in range(400):
         nvml_node.state.xid(0, number)
-    found = []
+    found: list[int] = []
     while not found or found[-1] != 399:
         found.append(pynvml.nvmlEventSetWait(events, 1000).eventData)
     assert found == list(range(400 - len(found), 400))

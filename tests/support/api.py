@@ -21,7 +21,11 @@ LONGEST_WAIT = 60.0  # seconds; ten times and more what is promised anywhere
 def settings_for(server: ApiServer, folder: Path, **changes: Any) -> Settings:
     """Make settings of a plugin on node-a that talks to the stand-in."""
     kubeconfig = server.write_kubeconfig(folder / "kubeconfig")
-    base = {"node_name": NODE, "kubeconfig": kubeconfig, "plugins_folder": folder / "plugins"}
+    base: dict[str, Any] = {
+        "node_name": NODE,
+        "kubeconfig": kubeconfig,
+        "plugins_folder": folder / "plugins",
+    }
     return Settings(**(base | changes))
 
 

@@ -30,7 +30,7 @@ H100 = Gpu(
 
 def gpu(minor: int = 0, **changes: Any) -> Gpu:
     """Make an H100 of that minor number, different from the others in UUID and bus id."""
-    identity = {
+    identity: dict[str, Any] = {
         "uuid": f"GPU-00000000-0000-0000-0000-{minor:012x}",
         "minor": minor,
         "pci_bus_id": f"0000:{minor + 0x1B:02x}:00.0",

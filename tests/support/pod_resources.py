@@ -41,6 +41,14 @@ class PodResources(services.PodResourcesListerServicer):
         pod = messages.PodResources(name="pod", namespace="default", containers=[container])
         return messages.ListPodResourcesResponse(pod_resources=[pod])
 
+    def Get(  # noqa: N802 - the protocol names it
+        self,
+        request: messages.GetPodResourcesRequest,
+        context: grpc.ServicerContext,
+    ) -> messages.GetPodResourcesResponse:
+        """Refuse: nobody asks for one Pod."""
+        context.abort(grpc.StatusCode.UNIMPLEMENTED, "only List is served here")
+
 
 @contextmanager
 def pod_resources(socket: Path) -> Iterator[PodResources]:

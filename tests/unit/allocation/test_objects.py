@@ -10,13 +10,13 @@ from dra_driver.model import Quantity
 from tests.unit.allocation.build import CLASSES, claim, exactly, gpu, resource_slice
 
 
-def _changed(manifest: dict[str, Any], path: str, value: object) -> dict[str, Any]:
+def _changed(manifest: Any, path: str, value: object) -> Any:
     """Return a copy with another value at a dotted path."""
     key, _, rest = path.partition(".")
     copy: Any = list(manifest) if isinstance(manifest, list) else dict(manifest)
     index: Any = int(key) if isinstance(manifest, list) else key
     copy[index] = _changed(copy[index], rest, value) if rest else value
-    return copy  # type: ignore[no-any-return]
+    return copy
 
 
 CLAIM = claim("c", {"gpu": exactly("gpu")})

@@ -1,12 +1,12 @@
 """What the janitor takes away, what it brings back, and what it leaves alone."""
 
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from dra_driver.claims import janitor as module
 from dra_driver.host import RangeLock
 from dra_driver.model import AllocatedDevice
 from dra_driver.model.errors import ApiUnavailable, ClaimNotAllocated, DeviceInUse
@@ -62,7 +62,7 @@ def test_it_must_be_so_for_a_whole_interval(
 ) -> None:
     bed.prepare(bed.claim("gone", "gpu-0"))
     now = 1000.0
-    monkeypatch.setattr(module.time, "monotonic", lambda: now)
+    monkeypatch.setattr(time, "monotonic", lambda: now)
     del bed.api.claims["default", "gone"]
     sweeper = bed.janitor(interval=60)
     sweeper.sweep()

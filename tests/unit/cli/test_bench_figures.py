@@ -32,8 +32,8 @@ def result(prepare: float, floor: float) -> Result:
 )
 def test_percentiles_are_samples(count: int, expected: tuple[int, int, int]) -> None:
     figure = distribution("x", "ms", list(range(count, 0, -1)))
-    assert (figure.p50, figure.p90, figure.p99) == expected
     assert figure.count == count
+    assert (figure.p50, figure.p90, figure.p99) == expected
 
 
 def test_what_is_saved_is_read_back(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Making event sets: which GPUs are in them, and what one that fails costs."""
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -137,13 +138,17 @@ def test_after_an_error_the_set_is_not_used(
     assert {number for number, _, _ in nvml.added if number > 1} == {2}
     nvml.refuse.clear()
     assert service.listen(GPUS) == {"GPU-a", "GPU-c"}, "not tried again at once"
-    monkeypatch.setattr(module.time, "monotonic", _in(61.0))
+    monkeypatch.setattr(time, "monotonic", _in(61.0))
     assert service.listen(GPUS) == ALL
 
 
 def _in(seconds: float) -> Callable[[], float]:
-    real = module.time.monotonic
+    real = time.monotonic
     return lambda: real() + seconds
+
+
+def _wait(release: threading.Event) -> None:
+    release.wait(60)
 
 
 def test_a_gpu_that_hangs_costs_only_its_own_events(
@@ -151,7 +156,7 @@ def test_a_gpu_that_hangs_costs_only_its_own_events(
 ) -> None:
     monkeypatch.setattr(module, "LISTEN_SECONDS", 0.2)
     release = threading.Event()
-    nvml.refuse[1] = lambda: release.wait(60) and None
+    nvml.refuse[1] = lambda: _wait(release)
     assert service.listen(GPUS) == {"GPU-a", "GPU-c"}
     release.set()
 

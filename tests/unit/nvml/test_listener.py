@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pynvml
 import pytest
@@ -148,13 +149,17 @@ def test_one_failure_does_not_deafen(ear: Ear) -> None:
     assert ear.listener.heard() == {"GPU-1"}
 
 
+def _has_failed(ear: Ear, times: int) -> bool:
+    return ear.failures == times
+
+
 def test_a_set_that_lasts_forgives_earlier_failures(
     ear: Ear, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_PROVEN_SECONDS", 0.2)
     for expected in (1, 2):
         ear.listener.use(FakeSet(fail(pynvml.NVML_ERROR_UNKNOWN)))
-        until(lambda expected=expected: ear.failures == expected)
+        until(partial(_has_failed, ear, expected))
     ear.listener.use(FakeSet(once()))
     assert ear.listener.heard() == frozenset()
     until(lambda: ear.listener.heard() == {"GPU-0"})

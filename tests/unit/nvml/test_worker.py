@@ -23,6 +23,11 @@ def until(condition: "threading.Event") -> None:
     assert condition.wait(PATIENCE)
 
 
+def begin_and_wait(begun: threading.Event, release: threading.Event) -> None:
+    begun.set()
+    release.wait(PATIENCE)
+
+
 def test_gives_the_result_from_its_own_thread(worker: Worker) -> None:
     assert worker.call(threading.get_ident, PATIENCE) != threading.get_ident()
     assert worker.call(lambda: 42, PATIENCE) == 42
@@ -36,7 +41,7 @@ def test_raises_what_the_job_raised_and_lives_on(worker: Worker) -> None:
 
 def test_an_overdue_call_fails_those_who_wait_and_those_who_come(worker: Worker) -> None:
     release, begun = threading.Event(), threading.Event()
-    stuck = worker.submit(lambda: (begun.set(), release.wait(PATIENCE)))
+    stuck = worker.submit(lambda: begin_and_wait(begun, release))
     until(begun)
     behind = worker.submit(lambda: 1)
     with pytest.raises(HardwareBusy, match="gpu 3 does not answer"):
@@ -53,7 +58,7 @@ def test_an_overdue_call_fails_those_who_wait_and_those_who_come(worker: Worker)
 
 def test_answers_again_when_the_overdue_call_has_returned(worker: Worker) -> None:
     release, begun = threading.Event(), threading.Event()
-    stuck = worker.submit(lambda: (begun.set(), release.wait(PATIENCE)))
+    stuck = worker.submit(lambda: begin_and_wait(begun, release))
     until(begun)
     with pytest.raises(HardwareBusy):
         stuck.result(0.01)
@@ -68,7 +73,7 @@ def test_answers_again_when_the_overdue_call_has_returned(worker: Worker) -> Non
 def test_a_job_that_has_not_begun_in_time_is_forgotten(worker: Worker) -> None:
     release, begun = threading.Event(), threading.Event()
     done: list[str] = []
-    slow = worker.submit(lambda: (begun.set(), release.wait(PATIENCE)))
+    slow = worker.submit(lambda: begin_and_wait(begun, release))
     until(begun)
     late = worker.submit(lambda: done.append("late"))
     with pytest.raises(HardwareBusy, match="busy with an earlier call"):

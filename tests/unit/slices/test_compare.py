@@ -13,11 +13,16 @@ from tests.support.api import slice_of
 
 
 def memory(value: str) -> dict[str, Any]:
-    return slice_of({"name": "gpu-0", "capacity": {"memory": {"value": value}}})["spec"]
+    spec: dict[str, Any] = slice_of({"name": "gpu-0", "capacity": {"memory": {"value": value}}})[
+        "spec"
+    ]
+    return spec
 
 
 def tainted(**taint: str) -> dict[str, Any]:
-    return slice_of({"name": "g", "taints": [{"key": "k", "effect": "NoSchedule"} | taint]})["spec"]
+    made = {"key": "k", "effect": "NoSchedule"} | taint
+    spec: dict[str, Any] = slice_of({"name": "g", "taints": [made]})["spec"]
+    return spec
 
 
 @pytest.mark.parametrize(
@@ -70,7 +75,7 @@ def test_other_amounts_are_told_apart(one: str, two: str) -> None:
 
 @pytest.mark.parametrize("version", [(1, 34, 4), (1, 37, 2)])
 def test_what_the_server_stores_is_what_was_sent(version: tuple[int, int, int]) -> None:
-    device = {
+    device: dict[str, Any] = {
         "name": "gpu-0",
         "attributes": {"type": {"string": "gpu"}, "empty": {"string": ""}},
         "capacity": {"memory": {"value": "81920Mi"}, "shares": {"value": "4000"}},

@@ -124,7 +124,7 @@ def test_a_slice_that_breaks_a_rule_is_found(changes: dict[str, Any], words: str
 KEYS = st.sampled_from(("type", "a-b", "d.example/x", "x" * 33, "Ünknown", "")) | st.text(
     max_size=5
 )
-VALUES = (
+VALUES: st.SearchStrategy[dict[str, Any]] = (
     st.builds(lambda text: {"string": text}, st.text(max_size=70))
     | st.builds(lambda text: {"version": text}, st.text("0123456789.-+ab", max_size=12))
     | st.builds(lambda number: {"int": number}, st.integers(-(2**65), 2**65))
@@ -162,6 +162,6 @@ def test_what_passes_here_passes_the_server(device: dict[str, Any], version: Any
             {"name": use["counterSet"], "counters": use["counters"]}
             for use in device.get("consumesCounters", [])
         ]
-        extra = {"sharedCounters": groups} if groups and version < (1, 35) else {}
+        extra: dict[str, Any] = {"sharedCounters": groups} if groups and version < (1, 35) else {}
         spec = slice_of(device, **extra)["spec"]
         assert list(violations(spec, None, version)) == []

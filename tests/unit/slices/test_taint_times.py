@@ -35,8 +35,8 @@ def times_in(found: PoolPlan) -> list[str | None]:
 def test_the_same_taint_on_the_same_device_keeps_its_time() -> None:
     times = TaintTimes()
     times.note([slice_of({"name": "gpu-0", "taints": [taint(timeAdded=OLD)]})])
-    same, other_device = {"name": "gpu-0", "taints": [taint()]}, {"name": "gpu-1"}
-    other_device["taints"] = [taint()]
+    same = {"name": "gpu-0", "taints": [taint()]}
+    other_device = {"name": "gpu-1", "taints": [taint()]}
     assert times_in(times.applied(plan(same, other_device))) == [OLD, None]
     assert same["taints"] == [taint()], "the plan itself is not changed"
     assert times_in(times.applied(plan({"name": "gpu-0", "taints": [taint("48")]}))) == [None]
