@@ -5,6 +5,7 @@ import importlib
 import pkgutil
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import dra_driver
@@ -21,12 +22,16 @@ def documented() -> list[str]:
     return re.findall(r"^\| `([^`]+)` \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
 
 
-def trees() -> Iterator[ast.Module]:
-    for path in sorted(PACKAGE.rglob("*.py")):
-        if "rpc" not in path.parts:
-            yield ast.parse(path.read_text(encoding="utf-8"), str(path))
+@cache
+def trees() -> tuple[ast.Module, ...]:
+    return tuple(
+        ast.parse(path.read_text(encoding="utf-8"), str(path))
+        for path in sorted(PACKAGE.rglob("*.py"))
+        if "rpc" not in path.parts
+    )
 
 
+@cache
 def constants() -> dict[str, str]:
     """Texts that the package's modules give a name."""
     found = {}
@@ -63,15 +68,15 @@ def errors(branch: type[DriverError] = DriverError) -> Iterator[str]:
         yield from errors(leaf)
 
 
-def words() -> set[str]:
+@cache
+def words() -> frozenset[str]:
     for module in pkgutil.walk_packages([str(PACKAGE)], "dra_driver."):
         if not module.name.endswith("__main__"):
             importlib.import_module(module.name)
     ours = {branch for branch in errors() if branch}
     taints = {constants()[name] for name in TAINTS}
-    return (
-        ours | taints | arguments("Event", 0) | arguments("Health", 1) | {why.value for why in Why}
-    )
+    said = arguments("Event", 0) | arguments("Health", 1) | {why.value for why in Why}
+    return frozenset(ours | taints | said)
 
 
 def test_the_collection_finds_all_kinds() -> None:
