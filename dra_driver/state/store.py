@@ -112,8 +112,9 @@ class Records:
         return self._mended(path, uid)
 
     def recover(self) -> None:
-        """Write records again that were lost while traces still tell of them."""
-        if self._traces.uids().difference(self._uids(self._folder)):
+        """Mend what was damaged or lost since the records were last read. Raises StorageFailed."""
+        readable = {record.uid for record in self.all()}
+        if not readable.issuperset({*self._uids(self._folder), *self._traces.uids()}):
             with self._node(anew=True):
                 pass
 

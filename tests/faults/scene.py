@@ -235,4 +235,3 @@ def is_given_up(call: Callable[[], object]) -> bool:
 def _state_letter(pid: int) -> str:
     stat = Path(f"/proc/{pid}/stat").read_text()
     return stat.rpartition(")")[2].split()[0]
-

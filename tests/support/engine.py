@@ -139,9 +139,10 @@ class EngineBed:
 
     def claim_files(self) -> set[str]:
         """Claim UIDs of CDI files, record files and damaged files, by kind."""
-        data = self.settings.data_folder
+        data, prefix = self.settings.data_folder, "k8s.gpu.nvidia.com-claim_"
+        cdi_files = self.settings.cdi_root.glob(f"{prefix}*.json")
         return (
-            {f"cdi {uid}" for uid in self.specs.claim_uids()}
+            {f"cdi {path.stem.removeprefix(prefix)}" for path in cdi_files}
             | {f"record {path.stem}" for path in (data / "claims").glob("*.json")}
             | {f"damaged {path.stem}" for path in (data / "damaged").glob("*")}
         )
