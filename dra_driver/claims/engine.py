@@ -105,9 +105,11 @@ class Engine:
         devices of the others on their retry (kubelet up to 1.36.3, pkg/kubelet/cm/dra). Claims that
         did succeed stay prepared: another Pod may share them already, and the retry finds them.
         """
+        deadline = time.monotonic() + self._settings.retry_seconds  # of all together
         done: dict[str, PreparedClaim | DriverError] = {}
         for ref in refs:
-            answer = self._answer("prepare", ref, partial(self._prepare_patiently, ref, cancelled))
+            work = partial(self._prepare_patiently, ref, deadline, cancelled)
+            answer = self._answer("prepare", ref, work)
             if isinstance(answer, DriverError):
                 return {each.uid: answer for each in refs}
             done[ref.uid] = answer
@@ -122,9 +124,10 @@ class Engine:
             for ref in refs
         }
 
-    def _prepare_patiently(self, ref: ClaimRef, cancelled: Cancel) -> PreparedClaim:
+    def _prepare_patiently(
+        self, ref: ClaimRef, deadline: float, cancelled: Cancel
+    ) -> PreparedClaim:
         """Try until it works or fails for good: the kubelet itself tries again after a minute."""
-        deadline = time.monotonic() + self._settings.retry_seconds
         pause = _FIRST_PAUSE
         while True:
             try:
