@@ -43,24 +43,26 @@ class DeviceNodes:
 
     def common(self) -> Iterator[DeviceNode]:
         """Nodes that every container with a GPU needs. Raises DriverFilesMissing."""
-        yield self._required(_CONTROL, None, "load the GPU driver: modprobe nvidia; nvidia-smi")
-        yield self._required(_UVM, None, "modprobe nvidia-uvm; nvidia-modprobe -u -c 0")
-        yield from (self._node(name) for name in _OPTIONAL if self._present(name, None))
+        root = self._root()
+        yield root.required(_CONTROL, None, "load the GPU driver: modprobe nvidia; nvidia-smi")
+        yield root.required(_UVM, None, "modprobe nvidia-uvm; nvidia-modprobe -u -c 0")
+        yield from (root.node(name) for name in _OPTIONAL if root.present(name, None))
 
     def of(self, device: CdiDevice) -> Iterator[DeviceNode]:
         """Nodes of a GPU, or all three of a partition. Raises DriverFilesMissing."""
-        minor = device.gpu_minor
-        yield self._required(f"dev/nvidia{minor}", minor, f"nvidia-modprobe -c {minor}")
+        root, minor = self._root(), device.gpu_minor
+        yield root.required(f"dev/nvidia{minor}", minor, f"nvidia-modprobe -c {minor}")
         if device.gi_id is None and device.ci_id is None:
             return
         if device.gi_id is None or device.ci_id is None:
             raise Bug(f"partition {device.name} is known by one of its two instances only")
         entry = f"gpu{minor}/mig/gi{device.gi_id}"
-        yield self._capability(entry, self._proc.gpu_instance_minor(minor, device.gi_id))
+        found = self._proc.gpu_instance_minor(minor, device.gi_id)
+        yield self._capability(root, entry, found)
         found = self._proc.compute_instance_minor(minor, device.gi_id, device.ci_id)
-        yield self._capability(f"{entry}/ci{device.ci_id}", found)
+        yield self._capability(root, f"{entry}/ci{device.ci_id}", found)
 
-    def _capability(self, entry: str, minor: int | None) -> DeviceNode:
+    def _capability(self, root: "_Root", entry: str, minor: int | None) -> DeviceNode:
         """Node that opens one instance; made by number where nvidia-modprobe has not made it."""
         if minor is None:
             raise DriverFilesMissing(
@@ -69,49 +71,56 @@ class DeviceNodes:
             )
         name = f"dev/nvidia-caps/nvidia-cap{minor}"
         remedy = f"nvidia-modprobe -f {_CAPABILITIES}/{entry}/access"
-        if self._present(name, minor, remedy):
-            return self._node(name)
+        if root.present(name, minor, remedy):
+            return root.node(name)
         major = self._proc.device_majors().get(_CAPABILITIES_DRIVER)
         if major is None:
-            raise self._missing(name, remedy)
-        return DeviceNode(f"/{name}", self._on_host(name), major, minor)
+            raise root.missing(name, remedy)
+        return DeviceNode(f"/{name}", root.on_host(name), major, minor)
 
-    def _required(self, name: str, minor: int | None, remedy: str) -> DeviceNode:
-        if not self._present(name, minor, remedy):
-            raise self._missing(name, remedy)
-        return self._node(name)
+    def _root(self) -> "_Root":
+        """Device root for the runtime and for this process: the setting, else where nodes are."""
+        known = self._settings
+        if known.dev_root is not None:
+            return _Root(known.dev_root, known.container_dev_root or known.dev_root)
+        if (known.container_driver_root / _CONTROL).exists():
+            return _Root(known.driver_root, known.container_dev_root or known.container_driver_root)
+        return _Root(Path("/"), known.container_dev_root or Path("/"))
 
-    def _present(self, name: str, minor: int | None, remedy: str = "") -> bool:
+
+@dataclass(frozen=True, slots=True)
+class _Root:
+    """The folder that holds dev/ now."""
+
+    host: Path  # as the runtime names it
+    here: Path  # as this process sees it
+
+    def required(self, name: str, minor: int | None, remedy: str) -> DeviceNode:
+        if not self.present(name, minor, remedy):
+            raise self.missing(name, remedy)
+        return self.node(name)
+
+    def present(self, name: str, minor: int | None, remedy: str = "") -> bool:
         """Whether the node is there; raises DriverFilesMissing when it is another device's."""
         try:
-            status = (self._roots()[1] / name).lstat()
+            status = os.lstat(f"{self.here}/{name}")
         except OSError:
             return False
         if minor is not None and stat.S_ISCHR(status.st_mode):
             number = os.minor(status.st_rdev)
             if number != minor:
                 raise DriverFilesMissing(
-                    f"{self._on_host(name)} has the minor number {number} instead of {minor}, "
+                    f"{self.on_host(name)} has the minor number {number} instead of {minor}, "
                     f"which is another device's; remove it and run: {remedy}"
                 )
         return not stat.S_ISDIR(status.st_mode)
 
-    def _missing(self, name: str, remedy: str) -> DriverFilesMissing:
-        host, here = self._roots()
-        seen = "" if host == here else f" (seen from here as {here / name})"
-        return DriverFilesMissing(f"no device node {host / name}{seen}; make it: {remedy}")
+    def missing(self, name: str, remedy: str) -> DriverFilesMissing:
+        seen = "" if self.host == self.here else f" (seen from here as {self.here / name})"
+        return DriverFilesMissing(f"no device node {self.host / name}{seen}; make it: {remedy}")
 
-    def _node(self, name: str) -> DeviceNode:
-        return DeviceNode(f"/{name}", self._on_host(name))
+    def node(self, name: str) -> DeviceNode:
+        return DeviceNode(f"/{name}", self.on_host(name))
 
-    def _on_host(self, name: str) -> str:
-        return str(self._roots()[0] / name)
-
-    def _roots(self) -> tuple[Path, Path]:
-        """Device root for the runtime and for this process: the setting, else where nodes are."""
-        known = self._settings
-        if known.dev_root is not None:
-            return known.dev_root, known.container_dev_root or known.dev_root
-        if (known.container_driver_root / _CONTROL).exists():
-            return known.driver_root, known.container_dev_root or known.container_driver_root
-        return Path("/"), known.container_dev_root or Path("/")
+    def on_host(self, name: str) -> str:
+        return str(self.host / name)
