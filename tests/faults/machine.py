@@ -162,7 +162,8 @@ class ClaimsMachine(RuleBasedStateMachine):
             return
         claim.running = claim.first = None
         if "CDI folder" in self.broken:
-            return  # what is in there comes back with the folder
+            self.tampered = True  # what is in there comes back with the folder
+            return
         claim.asked, claim.may_hold = False, set()
         if not self.broken:
             assert self._files(claim) == set()
@@ -181,6 +182,7 @@ class ClaimsMachine(RuleBasedStateMachine):
                 claim.asked = True
                 if work == self.unprepare:
                     claim.running = None
+                    claim.first = claim.first if self._record(claim) else None
             else:
                 return
         self._restart(reboot=reboot)
@@ -292,7 +294,12 @@ class ClaimsMachine(RuleBasedStateMachine):
         if self.broken or self.tampered:
             return
         records = self.bed.records.all()
-        held = {(each.claim.uid, each.gpu_uuid, each.span) for each in self.bed.records.holdings()}
+        unreadable = set(self.bed.records.damaged) - {record.uid for record in records}
+        held = {
+            (each.claim.uid, each.gpu_uuid, each.span)
+            for each in self.bed.records.holdings()
+            if each.claim.uid not in unreadable
+        }
         assert held == {
             (record.uid, device.gpu_uuid, device.span)
             for record in records

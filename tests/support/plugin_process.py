@@ -164,10 +164,14 @@ class NodeBed:
         except OSError as error:
             return 0, str(error)
 
-    def claim(self, name: str, *devices: str) -> ClaimRef:
-        """Make a claim that is allocated to these devices, each for a request of its own."""
+    def claim(self, name: str, *devices: str | dict[str, Any]) -> ClaimRef:
+        """Make a claim that is allocated to these devices, each for a request of its own.
+
+        A device is its name, or the fields of a result that matter.
+        """
         results = [
-            {"request": f"request-{number}", "driver": DRIVER, "pool": NODE, "device": device}
+            {"request": f"request-{number}", "driver": DRIVER, "pool": NODE}
+            | ({"device": device} if isinstance(device, str) else device)
             for number, device in enumerate(devices)
         ]
         claim = self.api.objects.create(
