@@ -29,6 +29,9 @@ unit: build/.rpc build/.native
 node: build/.rpc build/.native ## The plugin process on a simulated node, over its real sockets
 	@$(PYTEST) tests/simulator tests/node
 
+faults: build/.rpc build/.native ## Every step failing in every way; random kills, claims in any order
+	@$(PYTEST) tests/faults
+
 test: build/.rpc build/.native ## check, unit, node and faults; CLUSTER=required adds real clusters
 	@$(BIN)/python -m tests.run --cluster=$(CLUSTER)
 

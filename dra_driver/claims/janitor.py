@@ -73,15 +73,15 @@ class Janitor:
 
     def sweep(self) -> None:
         """Look once at everything; a failure of one look is logged and ends that look only."""
-        looks = (
-            self._records.recover,
-            self._remove_stray_files,
-            self._restore_files,
-            self._remove_dead_claims,
-        )
-        for look in looks:
+        looks = {
+            "mend records": self._records.recover,
+            "look for stray CDI files": self._remove_stray_files,
+            "look for CDI files that went missing": self._restore_files,
+            "look for claims that nobody needs": self._remove_dead_claims,
+        }
+        for what, look in looks.items():
             with operation():
-                self._try(f"look for leftovers: {look.__name__.strip('_')}", look)
+                self._try(what, look)
 
     def _run(self) -> None:
         while not self._stopping.is_set():
@@ -95,10 +95,10 @@ class Janitor:
             work()
         except DriverError as error:
             if self._said.get(what) != str(error):
-                log.warning("the janitor could not do something", what=what, err=error)
+                log.warning(f"the janitor cannot {what}", err=error)
             self._said[what] = str(error)
         except Exception:  # the thread must outlive our own mistakes
-            log.exception("the janitor failed", what=what)
+            log.exception(f"the janitor failed to {what}")
         else:
             self._said.pop(what, None)
 

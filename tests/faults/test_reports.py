@@ -1,16 +1,11 @@
 """Field reports about drivers, reboots and repeated calls, on the real process."""
 
-import json
 import shutil
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import pytest
-
 from tests.faults.reports import (
     PART,
-    QUICK,
     WITH_PARTITION,
     cdi_file,
     nodes_of,
@@ -148,26 +143,6 @@ def test_b15_a_plain_restart_touches_nothing_that_works(make_bed: MakeBed) -> No
 # B18: Prepare is called again
 
 
-def test_b18_prepare_three_times_with_a_restart_then_unprepare_twice(make_bed: MakeBed) -> None:
-    bed = started(make_bed(gpus=1))
-    claim = bed.claim("mine", "gpu-0")
-    answers = [bed.kubelet.prepare(DRIVER, [claim]) for _ in range(2)]
-    phases: set[str] = set()
-    done = threading.Event()
-    watcher = threading.Thread(target=_watch_phase, args=(record_file(bed, claim), phases, done))
-    watcher.start()
-    with while_dead(bed):
-        pass
-    answers += [bed.kubelet.prepare(DRIVER, [claim]) for _ in range(3)]
-    done.set()
-    watcher.join()
-    assert all(answer == answers[0] for answer in answers)
-    assert phases == {"prepared"}, "the record never goes back"
-    unprepare(bed, claim)
-    unprepare(bed, claim)
-    assert bed.claim_files() == set()
-
-
 def test_b18_many_pods_that_share_a_claim_start_at_once(make_bed: MakeBed) -> None:
     bed = started(make_bed(gpus=1))
     claim = bed.claim("shared", "gpu-0")
@@ -178,31 +153,7 @@ def test_b18_many_pods_that_share_a_claim_start_at_once(make_bed: MakeBed) -> No
     assert bed.claim_files() == set()
 
 
-def _watch_phase(record: Path, phases: set[str], done: threading.Event) -> None:
-    while not done.wait(0.001):
-        phases.add(json.loads(record.read_text().splitlines()[0])["phase"])
-
-
 # B20: what was begun is finished or taken back
-
-
-@pytest.mark.parametrize("point", ["reserve", "cdi", "commit"])
-@pytest.mark.parametrize("retried", [True, False], ids=["retried", "given up"])
-def test_b20_a_prepare_that_died_half_way(make_bed: MakeBed, point: str, *, retried: bool) -> None:
-    bed = make_bed(gpus=1)
-    bed.kubelet.start()
-    bed.serve(environment={"DRA_DRIVER_FAILPOINT": f"after-prepare:{point}"})
-    claim, other = bed.claim("mine", "gpu-0"), bed.claim("other", "gpu-0")
-    with pytest.raises(Exception, match="UNAVAILABLE"):
-        prepare(bed, claim)
-    bed.processes[-1].wait()
-    bed.serve(*QUICK)
-    assert refused(bed, other) == "DeviceInUse"
-    if retried:
-        assert prepare(bed, claim) == ["gpu-0"]
-    unprepare(bed, claim)
-    assert bed.claim_files() == set()
-    assert prepare(bed, other) == ["gpu-0"]
 
 
 def test_b20_a_prepare_that_failed_half_way_holds_nothing(make_bed: MakeBed) -> None:

@@ -4,8 +4,6 @@ import hashlib
 import json
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +12,6 @@ from dra_driver.model import ClaimRef
 from dra_driver.simulator.kubelet_plugin import CallFailed
 from tests.faults.reports import (
     PART,
-    QUICK,
     WITH_PARTITION,
     cdi_file,
     prepare,
@@ -42,19 +39,6 @@ def test_b21_a_device_in_use_is_refused_until_it_is_free(make_bed: MakeBed) -> N
     assert refused(bed, second) == "DeviceInUse", "after a restart too"
     unprepare(bed, first)
     assert refused(bed, second) == ""
-
-
-def test_b21_the_call_itself_waits_for_the_device(make_bed: MakeBed) -> None:
-    bed = make_bed(gpus=1)
-    bed.kubelet.start()
-    process = bed.serve()
-    first, second = bed.claim("first", "gpu-0"), bed.claim("second", "gpu-0")
-    prepare(bed, first)
-    with ThreadPoolExecutor(1) as pod:
-        call = pod.submit(prepare, bed, second)
-        eventually(lambda: process.lines("prepare is tried again"), "it waits")
-        unprepare(bed, first)
-        assert call.result(60) == ["gpu-0"]
 
 
 def test_b21_overlapping_placements_and_parents_are_refused(make_bed: MakeBed) -> None:
@@ -234,17 +218,6 @@ def test_b25_a_retry_ends_with_its_call(make_bed: MakeBed) -> None:
     nothing_is_prepared(bed, claim)
 
 
-def test_b25_what_was_blocked_goes_on_and_comes_to_nothing(make_bed: MakeBed) -> None:
-    bed = started(make_bed(gpus=1))
-    claim = bed.claim("mine", "gpu-0")
-    bed.api.faults.hang("get", f"/{claim.name}$", seconds=2.0, times=1)
-    given_up(bed, claim)
-    unprepare(bed, claim)
-    eventually(lambda: bed.processes[-1].lines("prepare ends"), "the old call ends")
-    nothing_is_prepared(bed, claim)
-    assert prepare(bed, claim) == ["gpu-0"], "a new call is another matter"
-
-
 def test_b25_hardware_that_blocked_goes_on_and_comes_to_nothing(make_bed: MakeBed) -> None:
     bed = make_bed(spec=WITH_PARTITION)
     bed.kubelet.start()
@@ -269,32 +242,3 @@ def given_up(bed: NodeBed, claim: ClaimRef) -> None:
 
 def nothing_is_prepared(bed: NodeBed, claim: ClaimRef) -> None:
     assert [path for path in bed.folder.rglob("*") if claim.uid in path.name] == []
-
-
-# B32: no GPU driver is loaded
-
-
-def test_b32_claims_are_unprepared_without_a_gpu_driver(make_bed: MakeBed) -> None:
-    bed = started(make_bed(spec=WITH_PARTITION))
-    claims = [bed.claim("whole", "gpu-0"), bed.claim("part", PART)]
-    for claim in claims:
-        prepare(bed, claim)
-    bed.processes[-1].kill()
-    library = bed.node.library
-    library.rename(library.with_name("gone"))
-    for folder in (bed.node.root / "proc/driver", bed.node.root / "dev"):
-        folder.rename(folder.with_name(f"{folder.name}.gone"))
-    process = bed.serve(*QUICK, wait=False)
-    eventually(lambda: process.lines("registered with the kubelet"), "it is registered")
-    eventually(lambda: "libnvidia-ml" in bed.get("/readyz")[1], "it says what is missing")
-    assert bed.get("/healthz") == (200, "ok\n")
-    another = bed.claim("another", "gpu-0")
-    assert refused(bed, another) == "DriverNotReady"
-    for claim in claims:
-        unprepare(bed, claim)
-    assert bed.claim_files() == set()
-    for folder in (bed.node.root / "proc/driver", bed.node.root / "dev"):
-        folder.with_name(f"{folder.name}.gone").rename(folder)
-    Path(library.with_name("gone")).rename(library)
-    bed.wait_ready(process)
-    assert prepare(bed, another) == ["gpu-0"]
