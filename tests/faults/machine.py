@@ -4,7 +4,6 @@ import json
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
@@ -128,17 +127,6 @@ class ClaimsMachine(RuleBasedStateMachine):
             self._allocate(number, claim.devices)
             claim = self.claims[number]
         self._judge(claim, self._call(claim))
-
-    @rule(number=_claims)
-    def prepare_at_once(self, number: int) -> None:
-        """Let three Pods that share a claim start at once."""
-        claim = self.claims[number]
-        with ThreadPoolExecutor(3) as pods:
-            answers = list(pods.map(self._call, [claim] * 3))
-        for answer in answers:
-            self._judge(claim, answer)
-        if isinstance(answers[0], PreparedClaim):
-            assert answers[1:] == answers[:1] * 2
 
     @rule(number=_claims, looks=st.integers(0, 3))
     def prepare_and_give_up(self, number: int, looks: int) -> None:
