@@ -95,10 +95,10 @@ class Janitor:
             work()
         except DriverError as error:
             if self._said.get(what) != str(error):
-                log.warning(f"the janitor cannot {what}", err=error)
+                log.warning("the janitor cannot do something", what=what, err=error)
             self._said[what] = str(error)
         except Exception:  # the thread must outlive our own mistakes
-            log.exception(f"the janitor failed to {what}")
+            log.exception("the janitor failed", what=what)
         else:
             self._said.pop(what, None)
 
