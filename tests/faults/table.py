@@ -21,7 +21,8 @@ lock or temporary file is left; a claim on another GPU has not been touched; the
 before; the slices are complete.
 
 - **error once**: the step fails once. **error for ever**: it fails until somebody mends the cause.
-  A word such as `StorageFailed` is the reason that people read in the Pod's events.
+  A word such as `StorageFailed` is the reason that people read in the Pod's events. A call that
+  fails takes back what it began; where the same cause keeps it from that, the next one does.
 - **hang**: the step does not come back until the kubelet has given up its call and has asked for
   Unprepare; then it goes on. Where nothing is named for it below, the whole process is halted.
 - **kill -9 before**: the process dies just before the step, and the Pod is deleted: Unprepare comes

@@ -214,7 +214,7 @@ def test_b25_a_retry_ends_with_its_call(make_bed: MakeBed) -> None:
     given_up(bed, claim)
     unprepare(bed, claim)
     bed.api.faults.clear()
-    eventually(lambda: process.lines("prepare ends"), "the old call ends")
+    eventually(lambda: process.lines("dra prepare ends"), "the old call ends")
     nothing_is_prepared(bed, claim)
 
 
@@ -230,7 +230,7 @@ def test_b25_hardware_that_blocked_goes_on_and_comes_to_nothing(make_bed: MakeBe
     unprepare(bed, claim)
     print(f"unprepared after {time.monotonic() - begin:.2f} s")
     bed.node.state.clear()
-    eventually(lambda: process.lines("prepare ends"), "the old call ends")
+    eventually(lambda: process.lines("dra prepare ends"), "the old call ends")
     nothing_is_prepared(bed, claim)
 
 
