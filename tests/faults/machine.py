@@ -419,6 +419,8 @@ class ClaimsMachine(RuleBasedStateMachine):
             shutil.rmtree(self.bed.settings.cdi_root, ignore_errors=True)
             for claim in self.claims.values():
                 claim.running = None  # until the kubelet has prepared it again
+                if self._record(claim) is None:
+                    claim.first = None  # nobody knows it any more
         self.bed.hardware.inventory = self.world.inventory()
         self.bed.start()
         self.tampered = False
