@@ -152,7 +152,7 @@ def _refuse_unhealthy(claim: ClaimRef, device: PublishedDevice) -> None:
 def _check_config(
     claim: ResourceClaim, allocated: AllocatedDevice, device: PublishedDevice
 ) -> None:
-    kind = GpuConfig if device.partition is None else MigDeviceConfig
+    kind = GpuConfig if device.slot is None else MigDeviceConfig
     config = resolve_config(allocated, kind, claim.configs)
     if config is not None and config.sharing is not None:
         raise ConfigInvalid(

@@ -118,13 +118,13 @@ def _line(
     claims: Sequence[ClaimRecord],
     told: Mapping[str, tuple[str, str]] | None,
 ) -> Line:
-    gpu, partition = device.gpu, device.partition
-    size = gpu.memory_bytes if partition is None else partition.profile.memory_bytes
+    gpu, slot = device.gpu, device.slot
+    size = gpu.memory_bytes if slot is None else slot.profile.memory_bytes
     state, why = (told or {}).get(device.name) or _seen(device.health)
     return Line(
         name=device.name,
-        kind=_GPU if partition is None else _MIG,
-        model=gpu.product_name if partition is None else partition.profile.name,
+        kind=_GPU if slot is None else _MIG,
+        model=gpu.product_name if slot is None else slot.profile.name,
         uuid=device.uuid,
         health=state,
         why=why,
@@ -162,12 +162,11 @@ def _is_on(held: DeviceRecord, device: PublishedDevice) -> bool:
     """Whether the claim has this very hardware: names and UUIDs of partitions may change."""
     if held.gpu_uuid != device.gpu.uuid:
         return False
-    partition = device.partition
-    if held.span is None or partition is None:
-        return held.span is None and partition is None
-    profile = partition.profile
-    here = (partition.placement, profile.gi_profile_id, profile.ci_profile_id)
-    return (held.span, held.gi_profile_id, held.ci_profile_id) == here
+    slot = device.slot
+    if held.span is None or slot is None:
+        return held.span is None and slot is None
+    same_slot = (held.span, held.gi_profile_id) == (slot.placement, slot.profile.gi_profile_id)
+    return same_slot and (device.is_made or held.ci_profile_id == slot.profile.ci_profile_id)
 
 
 def _cells(line: Line) -> Sequence[object]:

@@ -128,7 +128,7 @@ class Hardware:
     def _count_devices(self, inventory: Inventory) -> None:
         counts = {(kind, state.value): 0 for kind in ("gpu", "mig") for state in HealthState}
         for device in inventory.devices():
-            kind = "mig" if device.partition else "gpu"
+            kind = "mig" if device.slot else "gpu"
             counts[kind, device.health.state.value] += 1
         for (kind, health), count in counts.items():
             self._metrics.set("gpu_dra_driver_devices", count, device_type=kind, health=health)

@@ -17,13 +17,16 @@ from dra_driver.model.errors import (
 )
 from dra_driver.model.gpu import (
     Gpu,
+    GpuPolicy,
     Inventory,
     MemoryType,
     MigProfile,
     Partition,
+    Partitioning,
     Placement,
     Problem,
     PublishedDevice,
+    Slot,
 )
 from dra_driver.model.health import Health, HealthState, combined, dated
 from dra_driver.model.quantity import Quantity
@@ -37,12 +40,14 @@ __all__ = [
     "DeviceConfig",
     "DriverError",
     "Gpu",
+    "GpuPolicy",
     "Health",
     "HealthState",
     "Inventory",
     "MemoryType",
     "MigProfile",
     "Partition",
+    "Partitioning",
     "Placement",
     "PreparedClaim",
     "PreparedDevice",
@@ -50,6 +55,7 @@ __all__ = [
     "PublishedDevice",
     "Quantity",
     "ResourceClaim",
+    "Slot",
     "TryAgain",
     "combined",
     "dated",

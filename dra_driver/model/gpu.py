@@ -47,6 +47,33 @@ class MigProfile:
 
 
 @dataclass(frozen=True, slots=True)
+class Slot:
+    """A place of a GPU at which a partition of one profile can be made, whether or not it is."""
+
+    profile: MigProfile
+    placement: Placement
+
+
+class Partitioning(Enum):
+    """Who makes the partitions of a GPU; the values are those of the node configuration."""
+
+    EXISTING = "Existing"  # somebody else: they are taken as they are
+    DYNAMIC = "Dynamic"  # this driver, one for each claim
+    STATIC = "Static"  # this driver, by a layout that an administrator has named
+
+
+@dataclass(frozen=True, slots=True)
+class GpuPolicy:
+    """What the node configuration says of one GPU, all rules merged."""
+
+    partitioning: Partitioning = Partitioning.EXISTING
+    layout: str = ""  # name of the layout; only with STATIC
+    allow_reset: bool = False  # MIG mode may be switched where that resets the GPU
+    single_strategy: bool = False  # partitions of a uniformly cut GPU count as `gpu`
+    named_by_uuid: bool = False  # device names come from the UUID instead of the minor number
+
+
+@dataclass(frozen=True, slots=True)
 class Partition:
     """One MIG partition that exists now.
 
@@ -61,6 +88,9 @@ class Partition:
     ci_id: int | None
     uuid: str | None
     health: Health = field(default_factory=Health)
+
+
+_SWITCHES_WITHOUT_RESET = ("Hopper", "Blackwell", "Rubin")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +113,27 @@ class Gpu:
     mig_enabled: bool = False
     mig_pending: bool = False  # a mode switch waits for a GPU reset
     partitions: tuple[Partition, ...] = ()
+    slots: tuple[Slot, ...] = ()  # all that the GPU driver offers, whatever is made of them
     health: Health = field(default_factory=Health)
+    policy: GpuPolicy = field(default_factory=GpuPolicy)
+    foreign: tuple[Partition, ...] = ()  # those of `partitions` that no claim is known to hold
+    held_back: str = ""  # why no new claim may have it or a part of it now; empty: it may
+
+    @property
+    def switches_mig(self) -> bool:
+        """Whether this driver may switch MIG mode: from Hopper on that needs no GPU reset."""
+        return self.mig_capable and (
+            self.policy.allow_reset or self.architecture in _SWITCHES_WITHOUT_RESET
+        )
+
+    @property
+    def is_dynamic(self) -> bool:
+        """Whether partitions are made for claims: configured, and possible now."""
+        return (
+            self.policy.partitioning is Partitioning.DYNAMIC
+            and bool(self.slots)
+            and (self.mig_enabled or self.switches_mig)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,18 +146,28 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class PublishedDevice:
-    """A device of a snapshot under the name it has in the ResourceSlices."""
+    """A device of a snapshot under the name it has in the ResourceSlices.
+
+    A whole GPU has no slot. A partition has one; `partition` is what stands there now. With
+    `is_made` this driver gives the hardware that shape for a claim: it makes the partition, or
+    switches MIG mode off for the whole GPU; all such devices of a GPU draw on its counters.
+    """
 
     name: str
     gpu: Gpu
+    slot: Slot | None = None
     partition: Partition | None = None
+    is_made: bool = False
 
     @property
     def uuid(self) -> str:
-        """UUID a program in the container uses: the partition's own, or the GPU's."""
-        if self.partition is None:
+        """UUID a program in the container uses: the partition's own, or the GPU's; empty: none yet.
+
+        A partition that is made for a claim has none before, and another each time.
+        """
+        if self.slot is None:
             return self.gpu.uuid
-        return self.partition.uuid or ""
+        return (self.partition.uuid if self.partition else None) or ""
 
     @property
     def health(self) -> Health:
@@ -121,15 +181,15 @@ _NOT_LABEL = re.compile(r"[^a-z0-9-]")
 
 
 def gpu_device_name(gpu: Gpu) -> str:
-    """Name of the whole GPU in the ResourceSlices: `gpu-<minor>`."""
-    return f"gpu-{gpu.minor}"
+    """Name of the whole GPU in the ResourceSlices: `gpu-<minor>`, or its UUID in lower case."""
+    return gpu.uuid.lower() if gpu.policy.named_by_uuid else f"gpu-{gpu.minor}"
 
 
-def partition_device_name(gpu: Gpu, partition: Partition) -> str:
+def partition_device_name(gpu: Gpu, slot: Slot) -> str:
     """Name of a partition, as `gpu-1-mig-2g47gb-14-0`: profile, GI profile id, placement start."""
-    profile = _NOT_LABEL.sub("-", partition.profile.name.replace(".", "").lower())
-    start = partition.placement.start
-    return f"gpu-{gpu.minor}-mig-{profile}-{partition.profile.gi_profile_id}-{start}"
+    profile = _NOT_LABEL.sub("-", slot.profile.name.replace(".", "").lower())
+    place = f"{slot.profile.gi_profile_id}-{slot.placement.start}"
+    return f"{gpu_device_name(gpu)}-mig-{profile}-{place}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,18 +205,11 @@ class Inventory:
     def devices(self) -> Iterator[PublishedDevice]:
         """Yield what can be given to a claim, whole GPUs and partitions, in a stable order.
 
-        A GPU in MIG mode is never given out whole; a GPU instance without compute instance is not
-        given out at all.
+        A GPU in MIG mode is given out whole only if this driver may switch the mode off; a GPU
+        instance without compute instance is not given out at all.
         """
         for gpu in sorted(self.gpus, key=lambda gpu: gpu.minor):
-            if not gpu.mig_enabled:
-                yield PublishedDevice(gpu_device_name(gpu), gpu)
-                continue
-            for partition in sorted(
-                gpu.partitions, key=lambda p: (p.placement.start, p.profile.gi_profile_id)
-            ):
-                if partition.uuid is not None:
-                    yield PublishedDevice(partition_device_name(gpu, partition), gpu, partition)
+            yield from _made_devices(gpu) if gpu.is_dynamic else _existing_devices(gpu)
 
     def device(self, name: str) -> PublishedDevice | None:
         """Device of that name, or None."""
@@ -165,3 +218,36 @@ class Inventory:
     def gpu(self, uuid: str) -> Gpu | None:
         """GPU of that UUID, or None."""
         return next((gpu for gpu in self.gpus if gpu.uuid == uuid), None)
+
+
+def _existing_devices(gpu: Gpu) -> Iterator[PublishedDevice]:
+    if not gpu.mig_enabled:
+        yield PublishedDevice(gpu_device_name(gpu), gpu)
+        return
+    for partition in sorted(
+        gpu.partitions, key=lambda p: (p.placement.start, p.profile.gi_profile_id)
+    ):
+        if partition.uuid is not None:
+            slot = Slot(partition.profile, partition.placement)
+            yield PublishedDevice(partition_device_name(gpu, slot), gpu, slot, partition)
+
+
+def _made_devices(gpu: Gpu) -> Iterator[PublishedDevice]:
+    """Yield what can be made of a GPU beside the partitions of others, small ones first.
+
+    Allocation is first fit in this order. Small profiles come first, so that a selector that many
+    fit takes the least; each fills the GPU from its high end, since the largest partition beside
+    others begins at 0; the whole GPU is the last resort.
+    """
+    made = {(part.profile.gi_profile_id, part.placement): part for part in gpu.partitions}
+    for slot in sorted(gpu.slots, key=_least_first):
+        if not any(slot.placement.overlaps(other.placement) for other in gpu.foreign):
+            found = made.get((slot.profile.gi_profile_id, slot.placement))
+            yield PublishedDevice(partition_device_name(gpu, slot), gpu, slot, found, is_made=True)
+    if gpu.switches_mig and not gpu.foreign:
+        yield PublishedDevice(gpu_device_name(gpu), gpu, is_made=True)
+
+
+def _least_first(slot: Slot) -> tuple[int, int, int, int]:
+    profile = slot.profile
+    return slot.placement.size, profile.memory_bytes, profile.gi_profile_id, -slot.placement.start

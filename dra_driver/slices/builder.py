@@ -126,7 +126,7 @@ def _slice(index: int, devices: list[JsonObject], settings: Settings) -> SlicePl
 
 
 def _unless_held(device: PublishedDevice, entry: Entry, held: Mapping[str, str]) -> Entry:
-    if device.partition is not None or device.gpu.uuid not in held:
+    if device.slot is not None or device.gpu.uuid not in held:
         return entry
     told = (
         f"{held[device.gpu.uuid]}, which does not exist any more; make it again at the same "

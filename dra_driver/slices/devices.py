@@ -100,22 +100,22 @@ def resource_name(device: PublishedDevice) -> str:
 
     `gpu`, `mig-1g.10gb`, and `mig-1g.10gb.me` for profile `1g.10gb+me`.
     """
-    if device.partition is None:
+    if device.slot is None:
         return "gpu"
-    return "mig-" + device.partition.profile.name.replace("+", ".")
+    return "mig-" + device.slot.profile.name.replace("+", ".")
 
 
 def _attributes(
     device: PublishedDevice, inventory: Inventory
 ) -> Iterator[tuple[str, JsonObject | None]]:
     """Yield attributes in their order; None where there is no value to publish."""
-    gpu, partition = device.gpu, device.partition
-    yield "type", _string("gpu" if partition is None else "mig")
+    gpu, slot = device.gpu, device.slot
+    yield "type", _string("gpu" if slot is None else "mig")
     yield "resourceName", _string(resource_name(device))
     yield "uuid", _string(device.uuid)
-    if partition is not None:
+    if slot is not None:
         yield "parentUUID", _string(gpu.uuid)
-        yield "profile", _string(partition.profile.name)
+        yield "profile", _string(slot.profile.name)
     yield "productName", _string(gpu.product_name)
     yield "brand", _string(gpu.brand)
     yield "architecture", _string(gpu.architecture)
@@ -132,10 +132,10 @@ def _attributes(
 
 def _capacity(device: PublishedDevice) -> Iterator[tuple[str, JsonObject | None]]:
     """Yield capacities; a memory of 0 is as good as no answer and would break comparisons."""
-    if device.partition is None:
+    if device.slot is None:
         yield "memory", _memory(device.gpu.memory_bytes)
         return
-    profile = device.partition.profile
+    profile = device.slot.profile
     yield "memory", _memory(profile.memory_bytes)
     for key, count in (
         ("multiprocessors", profile.multiprocessors),
@@ -146,7 +146,7 @@ def _capacity(device: PublishedDevice) -> Iterator[tuple[str, JsonObject | None]
         ("ofaEngines", profile.ofa_engines),
     ):
         yield key, {"value": str(count)}
-    placement = device.partition.placement
+    placement = device.slot.placement
     for index in range(placement.start, placement.start + min(placement.size, MAX_VALUES)):
         yield f"memorySlice{index}", {"value": "1"}
 

@@ -47,6 +47,7 @@ class DeviceRecord(BaseModel):
     ci_profile_id: int | None = None
     gi_id: int | None = None
     ci_id: int | None = None
+    made: bool = False  # this driver gives the hardware that shape for the claim
     cdi_ids: tuple[str, ...] = ()
 
     @property

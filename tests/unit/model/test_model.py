@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dra_driver.model import Gpu, Inventory, MigProfile, Partition, Placement, Quantity
+from dra_driver.model import Gpu, Inventory, MigProfile, Partition, Placement, Quantity, Slot
 from dra_driver.model import errors as errors_module
 from dra_driver.model.errors import DriverError
 from dra_driver.model.gpu import partition_device_name
@@ -48,7 +48,9 @@ def _partition(name: str, start: int, uuid: str | None = "MIG-1") -> Partition:
     [("2g.47gb", "gpu-1-mig-2g47gb-14-4"), ("1g.10gb+me", "gpu-1-mig-1g10gb-me-14-4")],
 )
 def test_partition_names_follow_the_published_scheme(profile: str, expected: str) -> None:
-    assert partition_device_name(Gpu("GPU-a", 1, "H100"), _partition(profile, 4)) == expected
+    made = _partition(profile, 4)
+    slot = Slot(made.profile, made.placement)
+    assert partition_device_name(Gpu("GPU-a", 1, "H100"), slot) == expected
 
 
 def test_a_gpu_in_mig_mode_is_never_given_out_whole() -> None:

@@ -18,6 +18,7 @@ from dra_driver.model import (
     MemoryType,
     MigProfile,
     PublishedDevice,
+    Slot,
 )
 from dra_driver.slices import LeftOut, Why, resource_name
 from dra_driver.slices.devices import device_entry
@@ -114,7 +115,8 @@ def test_a_partition_in_full() -> None:
 def test_the_resource_name_is_what_the_device_plugin_would_say(profile: str, name: str) -> None:
     parent = gpu(0, mig_enabled=True)
     made = partition(parent, profile=replace(SMALL, name=profile))
-    assert resource_name(PublishedDevice("x", parent, made)) == name
+    slot = Slot(made.profile, made.placement)
+    assert resource_name(PublishedDevice("x", parent, slot, made)) == name
     assert resource_name(PublishedDevice("x", parent)) == "gpu"
 
 
