@@ -2,20 +2,23 @@
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Final
 
 from dra_driver.config import Settings
 from dra_driver.health.findings import Findings, applied, located, settled, since, with_event
+from dra_driver.health.foreign import ForeignPartitions
 from dra_driver.health.notices import EventLog, notices
 from dra_driver.health.xids import ANNOUNCEMENT, APPLICATION
 from dra_driver.model import Gpu, Health, HealthState, Inventory, dated
 from dra_driver.model.errors import DriverNotReady
 from dra_driver.nvml import Discovery, EventKind, HardwareEvent, Look
+from dra_driver.state import Holding
 from dra_driver.telemetry import EventQueue, Metrics
 
 _LOOK_SECONDS: Final = 5.0  # between two looks for events that tell nothing new
+_DOUBT_SECONDS: Final = 1.0  # between two looks for partitions that nobody knows
 
 
 class Hardware:
@@ -31,8 +34,15 @@ class Hardware:
         metrics: Metrics,
         events: EventQueue,
         on_change: Callable[[Inventory], None],
+        configured: Callable[[Inventory], Inventory] = lambda inventory: inventory,
+        holdings: Callable[[], Iterable[Holding]] = tuple,
     ) -> None:
-        """Start nothing yet. `on_change` comes from two threads, never at once; must not block."""
+        """Start nothing yet. `on_change` comes from two threads, never at once; must not block.
+
+        `configured` lays the node configuration over a snapshot, `holdings` says what claims hold.
+        """
+        self._configured = configured
+        self._foreign = ForeignPartitions(holdings)
         self._metrics = metrics
         self._events = events
         self._event_log = EventLog(metrics)
@@ -47,6 +57,7 @@ class Hardware:
         self._findings: Findings = {}
         self._inventory: Inventory | None = None
         self._asked_at = 0.0
+        self._doubted_at = float("-inf")
 
     def start(self) -> None:
         """Begin to look and to listen. Returns at once."""
@@ -71,7 +82,16 @@ class Hardware:
             raise DriverNotReady("the GPUs have not been looked at yet")
         return self._inventory
 
+    def reconfigured(self) -> None:
+        """Apply a new configuration soon. Returns at once."""
+        self._discovery.refresh()
+
     def _looked(self, look: Look) -> None:
+        inventory, is_unsure = self._foreign.mark(self._configured(look.inventory))
+        look = replace(look, inventory=inventory)
+        if is_unsure and time.monotonic() - self._doubted_at >= _DOUBT_SECONDS:
+            self._doubted_at = time.monotonic()
+            self._discovery.refresh()
         with self._lock:
             if self._look is not None and look.driver_loads != self._look.driver_loads:
                 self._findings = since(self._findings, look.began)
