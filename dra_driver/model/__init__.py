@@ -27,6 +27,9 @@ from dra_driver.model.gpu import (
     Problem,
     PublishedDevice,
     Slot,
+    existing_devices,
+    gpu_device_name,
+    made_devices,
 )
 from dra_driver.model.health import Health, HealthState, combined, dated
 from dra_driver.model.quantity import Quantity
@@ -59,4 +62,7 @@ __all__ = [
     "TryAgain",
     "combined",
     "dated",
+    "existing_devices",
+    "gpu_device_name",
+    "made_devices",
 ]

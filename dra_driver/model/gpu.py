@@ -209,7 +209,7 @@ class Inventory:
         instance without compute instance is not given out at all.
         """
         for gpu in sorted(self.gpus, key=lambda gpu: gpu.minor):
-            yield from _made_devices(gpu) if gpu.is_dynamic else _existing_devices(gpu)
+            yield from made_devices(gpu) if gpu.is_dynamic else existing_devices(gpu)
 
     def device(self, name: str) -> PublishedDevice | None:
         """Device of that name, or None."""
@@ -220,7 +220,8 @@ class Inventory:
         return next((gpu for gpu in self.gpus if gpu.uuid == uuid), None)
 
 
-def _existing_devices(gpu: Gpu) -> Iterator[PublishedDevice]:
+def existing_devices(gpu: Gpu) -> Iterator[PublishedDevice]:
+    """Yield what a GPU is now: itself, or the partitions that somebody has made of it."""
     if not gpu.mig_enabled:
         yield PublishedDevice(gpu_device_name(gpu), gpu)
         return
@@ -232,7 +233,7 @@ def _existing_devices(gpu: Gpu) -> Iterator[PublishedDevice]:
             yield PublishedDevice(partition_device_name(gpu, slot), gpu, slot, partition)
 
 
-def _made_devices(gpu: Gpu) -> Iterator[PublishedDevice]:
+def made_devices(gpu: Gpu) -> Iterator[PublishedDevice]:
     """Yield what can be made of a GPU beside the partitions of others, small ones first.
 
     Allocation is first fit in this order. Small profiles come first, so that a selector that many
