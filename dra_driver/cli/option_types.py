@@ -4,9 +4,10 @@ from typing import Final
 
 import click
 
+from dra_driver.config.durations import parse_duration
+
 _DEBUG_VERBOSITY: Final = 6  # klog's number from which requests and answers are shown
 _LEVELS: Final = ("debug", "info", "warning", "error")
-_UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 class Duration(click.ParamType[float]):
@@ -19,12 +20,11 @@ class Duration(click.ParamType[float]):
     ) -> float:
         """Give seconds."""
         text = str(value)
-        unit = next((unit for unit in _UNITS if text.endswith(unit)), "")
         try:
-            seconds = float(text.removesuffix(unit)) * _UNITS.get(unit, 1.0)
-        except ValueError:
-            self.fail(f"{text!r} is not a duration such as 30s", param, ctx)
-        if not 0 < seconds < float("inf"):
+            seconds = parse_duration(text if text[-1:].isalpha() else f"{text}s")
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+        if not seconds:
             self.fail(f"{text!r} is not a positive duration", param, ctx)
         return seconds
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from dra_driver.cli.option_types import Duration, Level, Xids
 from dra_driver.config import Settings
@@ -30,10 +31,18 @@ def settings_options(*fields: str) -> Callable[[_Command], _Command]:
 def make_settings(flags: Mapping[str, Any]) -> Settings:
     """Turn the values of such flags into settings; the rest has its defaults."""
     values = dict(flags)
+    values["given"] = frozenset(field for field in flags if _is_given(field))
     if "container_driver_root" in values and values["container_driver_root"] is None:
         seen = _IN_CONTAINER if _IN_CONTAINER.is_dir() else values["driver_root"]
         values["container_driver_root"] = seen
     return Settings(**values)
+
+
+def _is_given(field: str) -> bool:
+    """Whether the running command was told this field by a flag or a variable."""
+    context = click.get_current_context(silent=True)
+    source = context.get_parameter_source(field) if context else None
+    return source in (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +75,13 @@ _FLAGS: Final = (
     ),
     _flag("--driver-name", "driver_name", "DRIVER_NAME", "Name of the driver everywhere."),
     _flag("--pool-name", "pool_name", "POOL_NAME", "Name of the pool.  [default: the Node's]"),
+    _flag(
+        "--config",
+        "config_file",
+        "CONFIG_FILE",
+        "File of the node configuration; read again when it changes.  [default: none]",
+        type=_PATH,
+    ),
     _flag(
         "--kubeconfig",
         "kubeconfig",

@@ -4,10 +4,11 @@ import base64
 import hashlib
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+from dra_driver.config.node import NodeConfig
 from dra_driver.model.errors import SettingInvalid
 
 DEFAULT_DRIVER_NAME: Final = "gpu.nvidia.com"
@@ -28,6 +29,7 @@ class Settings:
     node_name: str
     driver_name: str = DEFAULT_DRIVER_NAME
     pool_name: str = ""  # empty: the node's name
+    config_file: Path | None = None  # the node configuration; None: its defaults
     kubeconfig: Path | None = None  # None: the Pod's own service account
     cdi_root: Path = Path("/var/run/cdi")
     driver_root: Path = Path("/")
@@ -48,6 +50,15 @@ class Settings:
     health_clear_seconds: float = 300.0  # after which an XID that nothing confirms is forgotten
     retry_seconds: float = 30.0  # that one Prepare goes on trying; the kubelet waits 45 s
     sweep_seconds: float = 60.0  # between two looks for leftovers
+    given: frozenset[str] = field(default=frozenset(), compare=False)  # fields set by a flag
+
+    def under(self, config: NodeConfig) -> "Settings":
+        """Take this configuration's values where no flag was given: flags win."""
+        values: dict[str, Any] = {
+            "poll_seconds": config.inventory.seconds,
+            "ignored_xids": frozenset(config.health.ignore_xids),
+        }
+        return replace(self, **{name: values[name] for name in values.keys() - self.given})
 
     @property
     def pool(self) -> str:
@@ -119,6 +130,7 @@ class Settings:
 
     def _paths(self) -> dict[str, Path | None]:
         return {
+            "--config": self.config_file,
             "--cdi-root": self.cdi_root,
             "--nvidia-driver-root": self.driver_root,
             "--container-driver-root": self.container_driver_root,

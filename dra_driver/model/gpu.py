@@ -106,6 +106,7 @@ class Gpu:
     memory_bytes: int | None = None
     memory_type: MemoryType = MemoryType.DEDICATED
     pci_bus_id: str | None = None  # `0000:1b:00.0`, lower case, four-digit domain
+    pci_device_id: int | None = None  # device id << 16 | vendor id, as nvmlPciInfo_t.pciDeviceId
     pcie_root: str | None = None  # `pci0000:17`
     numa_node: int | None = None
     addressing_mode: str | None = None  # `HMM`, `ATS`, `None`
