@@ -31,6 +31,7 @@ class _Command:
 
 _COMMANDS: Final = {
     "bench": _Command("dra_driver.cli.bench.command:bench", "Measure what a DRA driver costs."),
+    "config": _Command("dra_driver.cli.config:config", "Check and show a node configuration."),
     "demo": _Command("dra_driver.cli.demo:demo", "Run the main job on a simulated node."),
     "devices": _Command("dra_driver.cli.devices:devices", "Show this node's devices."),
     "metrics": _Command("dra_driver.cli.metrics:metrics", "Show which metrics there are."),

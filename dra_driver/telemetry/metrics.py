@@ -134,6 +134,11 @@ CATALOGUE: Final[tuple[Metric, ...]] = (
         tuple({"reason": reason} for reason in ("invalid", "refused", "unhealthy")),
     ),
     Metric(
+        "gpu_dra_driver_config_valid",
+        "gauge",
+        "1 while the configuration file counts as it is, 0 while an earlier content does.",
+    ),
+    Metric(
         "gpu_dra_driver_registered",
         "gauge",
         "1 after the kubelet has accepted this plugin, else 0.",
