@@ -2,7 +2,8 @@
 
 from dra_driver.slices.abilities import ServerAbilities
 from dra_driver.slices.builder import PoolPlan, SlicePlan, build_slices, slice_object
-from dra_driver.slices.devices import LeftOut, Why, resource_name
+from dra_driver.slices.devices import resource_name
+from dra_driver.slices.left_out import LeftOut, Why
 from dra_driver.slices.publisher import Publisher
 from dra_driver.slices.rules import Violation, check_device, check_spec
 

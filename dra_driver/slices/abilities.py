@@ -32,6 +32,11 @@ class ServerAbilities:
         """Whether a taint may only inform."""
         return self.taints and self.version[:2] >= _TAINTS_WITHOUT_EFFECT
 
+    @property
+    def counters_apart(self) -> bool:
+        """Whether counters stand in slices without devices; before, beside those that use them."""
+        return self.version[:2] >= _SPLIT_COUNTERS
+
     def dropped(self) -> tuple[str, ...]:
         """Feature gates that seem to be off."""
         gates = {
@@ -96,9 +101,10 @@ def without_dropped(
             for device in sent.get("devices") or ()
         )
 
+    has_sets = "sharedCounters" not in sent or bool(answer.get("sharedCounters"))
     return ServerAbilities(
         version=abilities.version,
         taints=abilities.taints and kept("taints"),
-        counters=abilities.counters and kept("consumesCounters"),
+        counters=abilities.counters and kept("consumesCounters") and has_sets,
         multiple_allocations=abilities.multiple_allocations and kept("allowMultipleAllocations"),
     )

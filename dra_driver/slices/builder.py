@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from dra_driver.config import Settings
-from dra_driver.model import Inventory, PublishedDevice
+from dra_driver.model import Inventory
 from dra_driver.slices.abilities import ServerAbilities
-from dra_driver.slices.devices import Entry, LeftOut, Why, device_entry
-from dra_driver.slices.rules import MAX_DEVICES
+from dra_driver.slices.collector import Collector, Refusals
+from dra_driver.slices.layout import arranged
+from dra_driver.slices.left_out import LeftOut
 
 JsonObject = dict[str, Any]
 
@@ -26,8 +27,8 @@ class SlicePlan:
 
     @property
     def devices(self) -> list[JsonObject]:
-        """Entries of `spec.devices`."""
-        devices: list[JsonObject] = self.spec["devices"]
+        """Entries of `spec.devices`; none in a slice of counters."""
+        devices: list[JsonObject] = self.spec.get("devices", [])
         return devices
 
 
@@ -47,7 +48,7 @@ def build_slices(
     inventory: Inventory,
     settings: Settings,
     abilities: ServerAbilities,
-    refused: Mapping[str, tuple[JsonObject, str]] | None = None,
+    refused: Refusals | None = None,
     held: Mapping[str, str] | None = None,
 ) -> PoolPlan:
     """Lay the devices of a snapshot out in slices of at most 64, in their stable order.
@@ -57,31 +58,16 @@ def build_slices(
     is tried again. `held` says by GPU UUID which claim holds a partition: a reboot takes partitions
     away, and then the whole GPU is not free. No device at all makes one empty slice: the driver is
     here and has nothing.
+
+    GPUs of which partitions are made for claims are published with all that could be made of them,
+    whatever exists now: so claims come and go without a write.
     """
-    devices: list[JsonObject] = []
-    left_out: list[LeftOut] = []
-    taken: set[str] = set()
-    for device in inventory.devices():
-        entry = device_entry(
-            device,
-            inventory,
-            settings.driver_name,
-            taints=abilities.taints,
-            notes=abilities.taints_without_effect,
-        )
-        entry = _unless_held(device, _unless_refused(entry, refused or {}), held or {})
-        left_out += entry.left_out
-        if entry.device is None:
-            continue
-        if device.name in taken:
-            told = "another device has the same name"
-            left_out.append(LeftOut(device.name, "", Why.INVALID, told))
-            continue
-        taken.add(device.name)
-        devices.append(entry.device)
-    parts = [devices[i : i + MAX_DEVICES] for i in range(0, len(devices), MAX_DEVICES)] or [[]]
+    collector = Collector(inventory, settings.driver_name, abilities, refused or {}, held or {})
+    for gpu in sorted(inventory.gpus, key=lambda gpu: gpu.minor):
+        collector.add(gpu)
+    parts = arranged(collector.plain, collector.dynamic, apart=abilities.counters_apart)
     plans = (_slice(index, part, settings) for index, part in enumerate(parts))
-    return PoolPlan(tuple(plans), tuple(left_out))
+    return PoolPlan(tuple(plans), tuple(collector.left_out))
 
 
 def slice_object(plan: SlicePlan, generation: int, count: int, node_uid: str) -> JsonObject:
@@ -115,31 +101,11 @@ def slice_name(index: int, settings: Settings) -> str:
     return f"{readable[: _LONGEST_NAME - _HASH - 1].rstrip('-.')}-{digest}"
 
 
-def _slice(index: int, devices: list[JsonObject], settings: Settings) -> SlicePlan:
+def _slice(index: int, part: JsonObject, settings: Settings) -> SlicePlan:
     spec: JsonObject = {
         "driver": settings.driver_name,
         "nodeName": settings.node_name,
         "pool": {"name": settings.pool},
-        "devices": devices,
+        **part,
     }
     return SlicePlan(slice_name(index, settings), spec)
-
-
-def _unless_held(device: PublishedDevice, entry: Entry, held: Mapping[str, str]) -> Entry:
-    if device.slot is not None or device.gpu.uuid not in held:
-        return entry
-    told = (
-        f"{held[device.gpu.uuid]}, which does not exist any more; make it again at the same "
-        "placement, or delete the claim's Pods"
-    )
-    return Entry(None, (LeftOut(device.name, "", Why.HELD, told),))
-
-
-def _unless_refused(entry: Entry, refused: Mapping[str, tuple[JsonObject, str]]) -> Entry:
-    if entry.device is None or entry.device["name"] not in refused:
-        return entry
-    sent, words = refused[entry.device["name"]]
-    if sent != entry.device:
-        return entry
-    name = entry.device["name"]
-    return Entry(None, (*entry.left_out, LeftOut(name, "", Why.REFUSED, words)))

@@ -9,19 +9,14 @@ the Pod (field report dra #744).
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from enum import Enum
 from typing import Any, Final
 
-from dra_driver.model import Health, HealthState, Inventory, PublishedDevice, Quantity
-from dra_driver.slices.rules import (
-    MAX_TAINTS,
-    MAX_VALUES,
-    check_attribute,
-    check_capacity,
-    check_device,
-    check_taint,
-)
+from dra_driver.model import Gpu, Inventory, Partitioning, PublishedDevice, Quantity
+from dra_driver.slices.counters import CounterSet, engines, most_engines
+from dra_driver.slices.left_out import LeftOut, Why
+from dra_driver.slices.rules import MAX_VALUES, check_attribute, check_capacity, check_device
 from dra_driver.slices.semver import to_semver
+from dra_driver.slices.taints import taints_of
 
 JsonObject = dict[str, Any]
 
@@ -30,32 +25,6 @@ PCIE_ROOT: Final = "resource.kubernetes.io/pcieRoot"
 NUMA_NODE: Final = "resource.kubernetes.io/numaNode"
 _NEEDED: Final = ("type", "resourceName")  # read by the DeviceClasses: none goes without
 _MEMORY_SLICE: Final = re.compile(r"memorySlice\d+")
-_ILL: Final = "unhealthy"  # taint of a device whose health gives no usable reason word
-_UNMONITORED: Final = "unmonitored"  # taint without effect: how well the device is, is not known
-
-
-class Why(Enum):
-    """Why something is not published; the values are metric labels."""
-
-    INVALID = "invalid"  # the API server would refuse it
-    REFUSED = "refused"  # the API server did refuse it
-    UNHEALTHY = "unhealthy"  # sick, and this server keeps no taints
-    HELD = "held"  # a GPU of which a claim holds a partition that is not there
-
-
-@dataclass(frozen=True, slots=True)
-class LeftOut:
-    """A device, or one value of it, that is not published."""
-
-    device: str
-    field: str  # attribute or capacity; empty: the whole device
-    why: Why
-    message: str
-
-    def __str__(self) -> str:
-        """One line for a person."""
-        what = f"{self.field} of device {self.device}" if self.field else f"device {self.device}"
-        return f"{what} is not published: {self.message}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,23 +36,30 @@ class Entry:
 
 
 def device_entry(
-    device: PublishedDevice, inventory: Inventory, driver: str, *, taints: bool, notes: bool = False
+    device: PublishedDevice,
+    inventory: Inventory,
+    driver: str,
+    *,
+    taints: bool,
+    notes: bool = False,
+    counters: CounterSet | None = None,
 ) -> Entry:
-    """Describe one device. With `taints` a sick one is tainted, without it is left out.
+    """Describe one device. With `taints` one that is not for new claims is tainted, else left out.
 
-    With `notes` a taint without effect says of a device that its health is not known.
+    With `notes` a taint without effect says of a device that its health is not known. A device
+    that is made for a claim consumes of its GPU's `counters`.
     """
-    if not device.health.usable and not taints:
-        words = device.health.words or "it is sick"
-        told = f"{words}; the API server keeps no taints that would say so"
-        return Entry(None, (LeftOut(device.name, "", Why.UNHEALTHY, told),))
+    if not taints and (withdrawn := _withdrawn(device)) is not None:
+        return Entry(None, (withdrawn,))
     lost: list[LeftOut] = []
     entry: JsonObject = {
         "name": device.name,
         "attributes": _valid(device.name, _attributes(device, inventory), check_attribute, lost),
         "capacity": _valid(device.name, _capacity(device), check_capacity, lost),
     }
-    if marks := _taints(device.health, driver, notes=taints and notes):
+    if counters is not None:
+        entry["consumesCounters"] = [counters.consumption(device)]
+    if taints and (marks := taints_of(device, driver, notes=notes)):
         entry["taints"] = marks
     _fit(entry, lost)
     for key in _NEEDED:
@@ -98,11 +74,33 @@ def device_entry(
 def resource_name(device: PublishedDevice) -> str:
     """Name the extended resource, without prefix, that the device plugin would offer it as.
 
-    `gpu`, `mig-1g.10gb`, and `mig-1g.10gb.me` for profile `1g.10gb+me`.
+    `gpu`, `mig-1g.10gb`, and `mig-1g.10gb.me` for profile `1g.10gb+me`. Under strategy `single`
+    the partitions of a uniformly cut GPU are `gpu` as well: one on which all GPU instances that
+    exist, usable or not, have the same profile. A GPU of which partitions are made for claims is
+    never that, since the next claim may cut it otherwise.
     """
-    if device.slot is None:
+    if device.slot is None or _counts_as_gpus(device.gpu):
         return "gpu"
     return "mig-" + device.slot.profile.name.replace("+", ".")
+
+
+def _counts_as_gpus(gpu: Gpu) -> bool:
+    """Whether partitions of this GPU stand for GPUs: strategy `single`."""
+    if gpu.policy.partitioning is Partitioning.DYNAMIC or not gpu.policy.single_strategy:
+        return False
+    return len({partition.profile.gi_profile_id for partition in gpu.partitions}) == 1
+
+
+def _withdrawn(device: PublishedDevice) -> LeftOut | None:
+    """Why the device is not published where the API server keeps no taints, None if it is."""
+    if not device.health.usable:
+        why, words = Why.UNHEALTHY, device.health.words or "it is sick"
+    elif device.gpu.held_back:
+        why, words = Why.HELD_BACK, device.gpu.held_back
+    else:
+        return None
+    told = f"{words}; the API server keeps no taints that would say so"
+    return LeftOut(device.name, "", why, told)
 
 
 def _attributes(
@@ -112,7 +110,8 @@ def _attributes(
     gpu, slot = device.gpu, device.slot
     yield "type", _string("gpu" if slot is None else "mig")
     yield "resourceName", _string(resource_name(device))
-    yield "uuid", _string(device.uuid)
+    if slot is None or not device.is_made:  # else it has another UUID for each claim
+        yield "uuid", _string(device.uuid)
     if slot is not None:
         yield "parentUUID", _string(gpu.uuid)
         yield "profile", _string(slot.profile.name)
@@ -132,23 +131,20 @@ def _attributes(
 
 def _capacity(device: PublishedDevice) -> Iterator[tuple[str, JsonObject | None]]:
     """Yield capacities; a memory of 0 is as good as no answer and would break comparisons."""
-    if device.slot is None:
+    slot = device.slot
+    if slot is None:
         yield "memory", _memory(device.gpu.memory_bytes)
+        if device.is_made:
+            for (key, _), count in most_engines(device.gpu.slots).items():
+                yield key, {"value": str(count)}
         return
-    profile = device.slot.profile
-    yield "memory", _memory(profile.memory_bytes)
-    for key, count in (
-        ("multiprocessors", profile.multiprocessors),
-        ("copyEngines", profile.copy_engines),
-        ("decoders", profile.decoders),
-        ("encoders", profile.encoders),
-        ("jpegEngines", profile.jpeg_engines),
-        ("ofaEngines", profile.ofa_engines),
-    ):
+    yield "memory", _memory(slot.profile.memory_bytes)
+    for key, _, count in engines(slot.profile):
         yield key, {"value": str(count)}
-    placement = device.slot.placement
-    for index in range(placement.start, placement.start + min(placement.size, MAX_VALUES)):
-        yield f"memorySlice{index}", {"value": "1"}
+    if not device.is_made:
+        start = slot.placement.start
+        for index in range(start, start + min(slot.placement.size, MAX_VALUES)):
+            yield f"memorySlice{index}", {"value": "1"}
 
 
 def _valid(
@@ -176,26 +172,6 @@ def _fit(entry: JsonObject, lost: list[LeftOut]) -> None:
         del entry["capacity"][key]
     told = f"the API server takes {MAX_VALUES} attributes and capacities"
     lost.append(LeftOut(entry["name"], "memorySlice", Why.INVALID, told))
-
-
-def _taints(health: Health, driver: str, *, notes: bool) -> list[JsonObject]:
-    """Taints of a device, the worst first, one for each key; the API server adds the times."""
-    taints: dict[str, JsonObject] = {}
-    for entry in health.entries():
-        ill = entry.state is HealthState.UNHEALTHY
-        if ill:
-            taint = _taint(f"{driver}/{entry.reason}", entry.value, "NoSchedule")
-            if check_taint(taint) is not None:
-                taint = _taint(f"{driver}/{_ILL}", "", "NoSchedule")
-        else:
-            taint = _taint(f"{driver}/{_UNMONITORED}", entry.reason, "None")
-        if ill or (entry.reason and notes):
-            taints.setdefault(taint["key"], taint)
-    return list(taints.values())[:MAX_TAINTS]
-
-
-def _taint(key: str, value: str, effect: str) -> JsonObject:
-    return {"key": key, **({"value": value} if value else {}), "effect": effect}
 
 
 def _string(value: str | None) -> JsonObject | None:

@@ -19,7 +19,7 @@ from dra_driver.kube import ApiBusy, KubeClient
 from dra_driver.model import DriverError, Inventory
 from dra_driver.model.errors import ApiUnavailable
 from dra_driver.slices.backoff import Backoff
-from dra_driver.slices.devices import LeftOut, Why
+from dra_driver.slices.left_out import LeftOut, Why
 from dra_driver.slices.mirror import SliceMirror
 from dra_driver.slices.reconcile import Outcome, Reconciler, Superseded
 from dra_driver.telemetry import Event, EventQueue, Metrics, logger, operation

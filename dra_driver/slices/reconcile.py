@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Final, TypeAlias
 
 from dra_driver.config import Settings
 from dra_driver.host.succession import Succession
@@ -17,15 +17,16 @@ from dra_driver.slices.abilities import (
 )
 from dra_driver.slices.builder import PoolPlan, build_slices
 from dra_driver.slices.compare import same_spec
-from dra_driver.slices.devices import LeftOut
+from dra_driver.slices.left_out import LeftOut
 from dra_driver.slices.mirror import SliceMirror
-from dra_driver.slices.refusals import refused_devices
+from dra_driver.slices.refusals import refused_devices, refuses_counters
 from dra_driver.slices.taint_times import TaintTimes
 from dra_driver.slices.writes import Accepted, Writes, plan_writes
 from dra_driver.telemetry import Metrics, logger
 
 log = logger(__name__)
 
+_Send: TypeAlias = Callable[[JsonObject], JsonObject]
 _ROUNDS: Final = 8  # one is enough unless something is refused or dropped
 
 
@@ -155,17 +156,21 @@ class Reconciler:
         try:
             for obj in writes.deletes:
                 self._delete(obj)
-            for obj in writes.updates:
-                self._confirm(obj, self._send("update", self._kube.replace_slice, obj))
-            for obj in writes.creates:
-                self._confirm(obj, self._send("create", self._kube.create_slice, obj))
+            for verb, send, obj in self._sends(writes):
+                self._confirm(obj, self._send(verb, send, obj))
+                if self._abilities != relied_on:
+                    return False  # what follows relies on what was dropped
         except _RefusedSlice as refusal:
             self._leave_out(plan, refusal)
             return False
         except (Conflict, NotFound):
             self._mirror.refresh()  # somebody was faster: look again
             raise
-        return self._abilities == relied_on
+        return True
+
+    def _sends(self, writes: Writes) -> Iterator[tuple[str, _Send, JsonObject]]:
+        yield from (("update", self._kube.replace_slice, obj) for obj in writes.updates)
+        yield from (("create", self._kube.create_slice, obj) for obj in writes.creates)
 
     def _delete(self, obj: JsonObject) -> None:
         metadata = obj["metadata"]
@@ -173,9 +178,7 @@ class Reconciler:
             self._kube.delete_slice(metadata["name"], metadata["uid"], metadata["resourceVersion"])
         self._mirror.forget(obj)
 
-    def _send(
-        self, verb: str, send: Callable[[JsonObject], JsonObject], obj: JsonObject
-    ) -> JsonObject:
+    def _send(self, verb: str, send: _Send, obj: JsonObject) -> JsonObject:
         try:
             with self._write(verb):
                 return send(obj)
@@ -197,8 +200,15 @@ class Reconciler:
         log.warning("the API server stored something else than was sent", slice=name)
 
     def _leave_out(self, plan: PoolPlan, refusal: "_RefusedSlice") -> None:
-        """Find the devices that were refused; raises the refusal when it is none of them."""
+        """Find the devices that were refused; raises the refusal when it is none of them.
+
+        Counters that are refused are not relied on, as those that are dropped.
+        """
         words = refused_devices(self._kube, refusal.obj, refusal.error)
+        if not words and refuses_counters(self._kube, refusal.obj):
+            log.warning("the API server refuses counters", err=refusal.error)
+            self._abilities = replace(self._abilities, counters=False)
+            return
         if not words:
             raise refusal.error
         for part in plan.slices:

@@ -1,4 +1,4 @@
-"""Finds the devices because of which the API server refuses a slice."""
+"""Finds out what it is in a slice that the API server refuses: devices, or shared counters."""
 
 import re
 from typing import Final
@@ -13,7 +13,7 @@ def refused_devices(kube: KubeClient, obj: JsonObject, error: Refused) -> dict[s
 
     The refusal names them; where it does not, halves of the slice are tried as dry runs.
     """
-    devices = obj["spec"]["devices"]
+    devices = obj["spec"].get("devices", [])
     named: dict[str, str] = {}
     for cause in error.fields:
         match = _DEVICE.match(cause.field)
@@ -23,6 +23,15 @@ def refused_devices(kube: KubeClient, obj: JsonObject, error: Refused) -> dict[s
     if named or _refusal(kube, obj, []) is not None:
         return named
     return _search(kube, obj, devices)
+
+
+def refuses_counters(kube: KubeClient, obj: JsonObject) -> bool:
+    """Whether it is the shared counters of a slice that the API server refuses."""
+    if "sharedCounters" not in obj["spec"]:
+        return False
+    bare = {key: value for key, value in obj["spec"].items() if key != "sharedCounters"}
+    with_counters, without = obj, {**obj, "spec": bare}
+    return _refusal(kube, with_counters, []) is not None and _refusal(kube, without, []) is None
 
 
 def _search(kube: KubeClient, obj: JsonObject, devices: list[JsonObject]) -> dict[str, str]:
@@ -37,11 +46,10 @@ def _search(kube: KubeClient, obj: JsonObject, devices: list[JsonObject]) -> dic
 
 def _refusal(kube: KubeClient, obj: JsonObject, devices: list[JsonObject]) -> Refused | None:
     """Ask for a slice of these devices only; None when the server would take it."""
-    trial = {
-        **obj,
-        "metadata": {"generateName": "probe-"},
-        "spec": {**obj["spec"], "devices": devices},
-    }
+    spec = {key: value for key, value in obj["spec"].items() if key != "devices"}
+    if devices or "sharedCounters" not in spec:
+        spec["devices"] = devices  # a slice of counters must not even have an empty list
+    trial = {**obj, "metadata": {"generateName": "probe-"}, "spec": spec}
     try:
         kube.create_slice(trial, dry_run=True)
     except Refused as error:

@@ -16,8 +16,9 @@ MAX_DEVICES: Final = 64  # 128 for plain devices, but the first taint on one of 
 MAX_VALUES: Final = 32  # attributes and capacities of one device together
 MAX_TAINTS: Final = 4  # 16 from 1.35 on
 _MAX_TEXT: Final = 64  # bytes of a string or version
-_MAX_COUNTERS: Final = 32
-_MAX_COUNTER_SETS: Final = 2  # that one device consumes from
+MAX_COUNTERS: Final = 32  # of one set; in 1.34 of all sets in a slice
+MAX_COUNTER_SETS: Final = 8  # in a slice of counters
+_MAX_CONSUMED_SETS: Final = 2  # that one device consumes from
 _MAX_LABEL: Final = 63
 _MAX_SUBDOMAIN: Final = 253
 _MAX_IDENTIFIER: Final = 32
@@ -116,6 +117,7 @@ def check_spec(spec: Mapping[str, Any]) -> Iterator[Violation]:
     if pool.get("resourceSliceCount", 0) < 1 or pool.get("generation", -1) < 0:
         yield Violation("pool", "needs a slice count from 1 and a generation from 0")
     devices = spec.get("devices", [])
+    yield from _check_shared(spec.get("sharedCounters", []), devices)
     if len(devices) > MAX_DEVICES:
         yield Violation("devices", f"more than {MAX_DEVICES}")
     names = [device.get("name") for device in devices]
@@ -134,22 +136,63 @@ def _check_taints(taints: list[Mapping[str, Any]]) -> Iterator[Violation]:
             yield Violation(f"taints[{index}]", wrong)
 
 
+def _check_shared(
+    groups: list[Mapping[str, Any]], devices: list[Mapping[str, Any]]
+) -> Iterator[Violation]:
+    """Check the counter sets of a slice: in 1.34 they stand beside devices, later by themselves."""
+    if len(groups) > MAX_COUNTER_SETS:
+        yield Violation("sharedCounters", f"more than {MAX_COUNTER_SETS}")
+    names = [group.get("name") for group in groups]
+    if len(set(names)) < len(names):
+        yield Violation("sharedCounters", "two have the same name")
+    for index, group in enumerate(groups):
+        for wrong in check_counter_set(group):
+            yield Violation(f"sharedCounters[{index}].{wrong.field}", wrong.message)
+    if groups and devices:
+        yield from _check_references(groups, devices)
+
+
+def _check_references(
+    groups: list[Mapping[str, Any]], devices: list[Mapping[str, Any]]
+) -> Iterator[Violation]:
+    """Check that devices consume only what stands in their slice."""
+    sets = {group.get("name"): group.get("counters", {}) for group in groups}
+    if sum(map(len, sets.values())) > MAX_COUNTERS:
+        yield Violation("sharedCounters", f"more than {MAX_COUNTERS} counters beside devices")
+    for index, device in enumerate(devices):
+        for use in device.get("consumesCounters", []):
+            for counter in use.get("counters", {}).keys() - sets.get(use.get("counterSet"), {}):
+                told = f"{counter!r} is not in this slice"
+                yield Violation(f"devices[{index}].consumesCounters", told)
+
+
+def check_counter_set(group: Mapping[str, Any]) -> Iterator[Violation]:
+    """Yield all that would make the API server refuse the slice because of this counter set."""
+    yield from _check_counters("name", group)
+
+
 def _check_consumption(uses: list[Mapping[str, Any]]) -> Iterator[Violation]:
     sets = [use.get("counterSet") for use in uses]
-    if len(sets) > _MAX_COUNTER_SETS or len(set(sets)) < len(sets):
-        yield Violation("consumesCounters", f"more than {_MAX_COUNTER_SETS}, or one set twice")
+    if len(sets) > _MAX_CONSUMED_SETS or len(set(sets)) < len(sets):
+        told = f"more than {_MAX_CONSUMED_SETS}, or one set twice"
+        yield Violation("consumesCounters", told)
     for index, use in enumerate(uses):
-        path = f"consumesCounters[{index}]"
-        counters = use.get("counters", {})
-        if not _fits(_LABEL, use.get("counterSet"), _MAX_LABEL):
-            yield Violation(f"{path}.counterSet", f"{use.get('counterSet')!r} is not a DNS label")
-        if not 0 < len(counters) <= _MAX_COUNTERS:
-            yield Violation(f"{path}.counters", f"must be 1 to {_MAX_COUNTERS}")
-        for key, counter in counters.items():
-            if not _fits(_LABEL, key, _MAX_LABEL):
-                yield Violation(f"{path}.counters", f"{key!r} is not a DNS label")
-            if (wrong := _check_quantity(counter.get("value"))) is not None:
-                yield Violation(f"{path}.counters[{key}]", wrong)
+        for wrong in _check_counters("counterSet", use):
+            yield Violation(f"consumesCounters[{index}].{wrong.field}", wrong.message)
+
+
+def _check_counters(name: str, group: Mapping[str, Any]) -> Iterator[Violation]:
+    """Check counters and the name of their set, which stands in field `name`."""
+    if not _fits(_LABEL, group.get(name), _MAX_LABEL):
+        yield Violation(name, f"{group.get(name)!r} is not a DNS label")
+    counters = group.get("counters", {})
+    if not 0 < len(counters) <= MAX_COUNTERS:
+        yield Violation("counters", f"must be 1 to {MAX_COUNTERS}")
+    for key, counter in counters.items():
+        if not _fits(_LABEL, key, _MAX_LABEL):
+            yield Violation("counters", f"{key!r} is not a DNS label")
+        if (wrong := _check_quantity(counter.get("value"))) is not None:
+            yield Violation(f"counters[{key}]", wrong)
 
 
 def _check_text(value: object) -> str | None:

@@ -44,6 +44,8 @@ class TaintTimes:
         return replace(plan, slices=tuple(self._timed(part) for part in plan.slices))
 
     def _timed(self, part: SlicePlan) -> SlicePlan:
+        if not part.devices:
+            return part  # a slice of counters must not even have an empty list of devices
         devices = [
             {**device, "taints": [self._timed_taint(device, taint) for taint in device["taints"]]}
             if "taints" in device
