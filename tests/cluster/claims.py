@@ -23,11 +23,32 @@ def claim(name: str, device_class: str = GPU_CLASS, selector: str = "", **exactl
     }
 
 
+def template(name: str, device_class: str, **exactly: Any) -> Object:
+    """Build a ResourceClaimTemplate with one request."""
+    made = claim(name, device_class, **exactly)
+    return {**made, "kind": "ResourceClaimTemplate", "spec": {"spec": made["spec"]}}
+
+
+def from_template(name: str) -> dict[str, Object]:
+    """Let a Pod have a claim of its own from this template."""
+    return {"gpu": {"resourceClaimTemplateName": name}}
+
+
 def use(*names: str) -> dict[str, Object]:
     """Let a Pod use these claims, each under its own name."""
     return {name: {"resourceClaimName": name} for name in names}
 
 
+def profile_class(profile: str) -> str:
+    """Name of the DeviceClass of a MIG profile."""
+    return f"mig-{profile}.{GPU_CLASS}"
+
+
 def by_uuid(uuid: str) -> str:
     """Select one GPU or partition."""
     return f"device.attributes['{DRIVER}'].?uuid.orValue('') == '{uuid}'"
+
+
+def of_parent(uuid: str) -> str:
+    """Select the partitions of one GPU."""
+    return f"device.attributes['{DRIVER}'].?parentUUID.orValue('') == '{uuid}'"

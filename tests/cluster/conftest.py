@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.simulator.node_file import GpuSpec, NodeSpec, PartitionSpec
+from dra_driver.simulator.node_file import GpuSpec, NodeSpec, PartitionSpec, alike
 from tests.cluster.binaries import DEFAULT_VERSION
 from tests.cluster.cluster import Cluster
-from tests.cluster.driver import Driver
+from tests.cluster.driver import CHECKOUT, Driver
 from tests.cluster.settings import Settings, inside
 from tests.cluster.workload import Namespace
 
@@ -27,6 +27,7 @@ _GPUS = NodeSpec(
         ),
     )
 )
+_DYNAMIC = CHECKOUT / "examples/nodeconfigs/dynamic.yaml"
 _SETTINGS = inside()
 
 
@@ -112,6 +113,15 @@ def driver(installed: Driver) -> Driver:
     """Give the driver, with all of its devices published."""
     installed.wait_settled()
     return installed
+
+
+@pytest.fixture(scope="module")
+def partitioning(installed: Driver) -> Iterator[Driver]:
+    """Give the node GPUs of which partitions are made for claims, with all of them published."""
+    newest = installed.cluster.settings.version == DEFAULT_VERSION
+    made = Driver(installed.cluster, alike("h100-80gb", 8 if newest else 2), _DYNAMIC.read_text())
+    with made.in_place_of(installed):
+        yield made
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ It acts as the ServiceAccount of `deploy/manifests/rbac.yaml` with a token bound
 right that is missing there shows up here.
 """
 
+import itertools
 import secrets
 import sys
 import time
@@ -13,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from http import HTTPStatus
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -35,6 +36,8 @@ LONGEST_WAIT: Final = 60.0  # seconds; ten times and more what is promised anywh
 _PROGRAM: Final = Path(sys.executable).with_name("dra-driver")
 _FIRST_PORT: Final = 18080
 _LOOK_SECONDS: Final = 0.05
+_nodes = itertools.count()
+_instances = itertools.count()
 
 
 class Instance:
@@ -101,15 +104,20 @@ class Instance:
 class Driver:
     """A simulated node with real device nodes, and the instances of the driver on it."""
 
-    def __init__(self, cluster: Cluster, spec: NodeSpec) -> None:
-        """Make the simulated node; `install` has to follow."""
+    def __init__(self, cluster: Cluster, spec: NodeSpec, config: str = "") -> None:
+        """Make the simulated node; `install` has to follow.
+
+        `config` is the node configuration that all instances are started with; empty: none.
+        """
         self.cluster = cluster
-        self._folder = cluster.folder("gpu-node")
+        self._folder = cluster.folder(f"gpu-node-{next(_nodes)}")
         self._failpoint = self._folder / "failpoint"
+        self._config = self._folder / "node-config.yaml"
+        if config:
+            self.configure(config)
         self.node = SimulatedNode.create(
             self._folder / "root", spec, device_nodes=NodeKind.REAL, seed="cluster"
         )
-        self._instances = 0
         self._kubeconfig = Path()
         self._devices: set[str] = set()
 
@@ -122,6 +130,22 @@ class Driver:
         self.main.start()
         self._devices = self.device_names()
 
+    @contextmanager
+    def in_place_of(self, other: "Driver") -> Iterator[Self]:
+        """Let these GPUs be the node's for a while, instead of those of an installed driver."""
+        self._kubeconfig = other._kubeconfig
+        other.main.process.stop()
+        self.main = self.instance()
+        try:
+            self.main.start()
+            self._devices = self.device_names()
+            yield self
+        finally:
+            if self.main.process.running:
+                self.main.process.stop()
+            self.close()
+            other.main.start()
+
     def wait_settled(self) -> None:
         """Wait until it is ready and publishes what it did at first: a test may have disturbed it.
 
@@ -131,17 +155,34 @@ class Driver:
         self.main.wait_ready()
         eventually(lambda: self.device_names() == self._devices, "all devices are published")
 
+    def configure(self, config: str) -> None:
+        """Replace the node configuration, also while instances run that were started with one."""
+        new = self._config.with_suffix(".new")
+        new.write_text(config)
+        new.replace(self._config)
+
+    @contextmanager
+    def configured(self, config: str) -> Iterator[None]:
+        """Let another node configuration count for a while; the process is not restarted."""
+        before = self._config.read_text()
+        self.configure(config)
+        try:
+            yield
+        finally:
+            self.configure(before)
+
     def instance(self, *arguments: str) -> Instance:
         """Build a further instance; `--pod-uid=…` gives it sockets of its own."""
-        name = f"dra-driver-{self._instances}"
-        port = _FIRST_PORT + self._instances
-        self._instances += 1
+        number = next(_instances)
+        name, port = f"dra-driver-{number}", _FIRST_PORT + number
         flags = [
             f"--node-name={self.cluster.node_name}",
             f"--kubeconfig={self._kubeconfig}",
             *self.hardware_flags(),
             "--poll-interval=2s",  # for what no event tells; its default is 30 s
         ]
+        if self._config.exists():
+            flags.append(f"--config={self._config}")
         env = {failpoints.VARIABLE: f"@{self._failpoint}"}
         return Instance(self.cluster, name, port, [*flags, *arguments], env)
 
@@ -209,6 +250,16 @@ class Driver:
             return not found & gone and self.device_names() >= wanted
 
         return eventually(anew, what)
+
+    def wait_node_event(self, reason: str, words: str) -> None:
+        """Wait for an Event of the driver about the Node."""
+        query = {"fieldSelector": f"involvedObject.kind=Node,reason={reason}"}
+
+        def found() -> bool:
+            events = self.cluster.api.get("/api/v1/events", **query)["items"]
+            return any(words in event["message"] for event in events)
+
+        eventually(found, f"an Event {reason} on the Node")
 
     def cdi_files(self) -> list[Path]:
         """CDI files of this driver, in whichever folder the runtime reads."""

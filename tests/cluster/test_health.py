@@ -70,7 +70,7 @@ def test_new_claims_avoid_a_sick_gpu_until_it_is_well(
         assert "cannot allocate all claims" in gpu_namespace.wait_unschedulable("waits")
         gpu_namespace.run(pod("works", claims=use("any")))
         assert view.devices_of(gpu_namespace, "works") != [name]
-        _wait_node_event(driver, "DeviceUnhealthy", words)
+        driver.wait_node_event("DeviceUnhealthy", words)
     gpu_namespace.wait_pod("waits", "Running")
     assert not any(_taints(driver).values())
     assert view.seen(gpu_namespace, "waits") == view.expected(driver.node, [name])
@@ -89,7 +89,7 @@ def test_a_sick_gpu_is_withdrawn_where_taints_are_dropped(
     container = gpu_namespace.container_id("holder")
     with falls_ill(driver):
         eventually(lambda: driver.device_names() == all_devices - {name}, "it is withdrawn")
-        _wait_node_event(driver, "DeviceNotPublished", words)
+        driver.wait_node_event("DeviceNotPublished", words)
         assert driver.main.metric("gpu_dra_driver_left_out", reason="unhealthy") == 1
     eventually(lambda: driver.device_names() == all_devices, "it is published again")
     assert gpu_namespace.container_id("holder") == container
@@ -123,14 +123,3 @@ def _wait_health(namespace: Namespace, wanted: str, words: str) -> None:
         )
 
     eventually(shown, f"the Pod's status says {wanted}")
-
-
-def _wait_node_event(driver: Driver, reason: str, words: str) -> None:
-    """Wait for an Event of the driver about the Node."""
-    query = {"fieldSelector": f"involvedObject.kind=Node,reason={reason}"}
-
-    def found() -> bool:
-        events = driver.cluster.api.get("/api/v1/events", **query)["items"]
-        return any(words in event["message"] for event in events)
-
-    eventually(found, f"an Event {reason} on the Node")

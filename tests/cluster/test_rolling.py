@@ -7,9 +7,9 @@ import pytest
 
 from tests.cluster import images, view
 from tests.cluster.api import Object
-from tests.cluster.claims import GPU_CLASS, claim, use
+from tests.cluster.claims import GPU_CLASS, claim, from_template, template, use
 from tests.cluster.driver import Driver, Instance, eventually
-from tests.cluster.workload import RESOURCE_API, Namespace, pod
+from tests.cluster.workload import Namespace, pod
 
 pytestmark = pytest.mark.every_release
 
@@ -27,7 +27,7 @@ def test_pods_come_and_go_while_the_driver_is_replaced(
     published = driver.published()
     newer, newest = (driver.instance(f"--pod-uid={uuid.uuid4()}") for _ in range(2))
     try:
-        gpu_namespace.apply(_template(), _job())
+        gpu_namespace.apply(template("one", GPU_CLASS), _job())
         _replace(gpu_namespace, driver.main, newer, when_done=4)
         _replace(gpu_namespace, newer, newest, when_done=14)
         eventually(lambda: _succeeded(gpu_namespace) == _PODS, "all Pods succeeded", _JOB_SECONDS)
@@ -63,20 +63,10 @@ def _succeeded(namespace: Namespace) -> int:
     return int(status.get("succeeded", 0))
 
 
-def _template() -> Object:
-    return {
-        "apiVersion": RESOURCE_API.removeprefix("/apis/"),
-        "kind": "ResourceClaimTemplate",
-        "metadata": {"name": "one"},
-        "spec": {"spec": claim("", GPU_CLASS)["spec"]},
-    }
-
-
 def _job() -> Object:
     """Build a Job whose Pods fail if they see other than one GPU, and that fails with them."""
     script = "nvidia-smi -L | tee /dev/stderr | grep -c UUID | grep -qx 1 && sleep 2"
-    source = {"gpu": {"resourceClaimTemplateName": "one"}}
-    made = pod("", "sh", "-c", script, image=images.DEBIAN, claims=source)
+    made = pod("", "sh", "-c", script, image=images.DEBIAN, claims=from_template("one"))
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",

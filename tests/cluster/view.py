@@ -14,6 +14,7 @@ from tests.support.node import SimulatedNode
 # Published names (gpu-1, gpu-1-mig-2g47gb-14-0) say what they stand for: GPU minor, GPU instance
 # profile, first memory slice.
 _NAME: Final = re.compile(r"gpu-(\d+)(?:-mig-\w+-(\d+)-(\d+))?")
+_NOT_LABEL: Final = re.compile(r"[^a-z0-9]")
 _GPU_NODE: Final = re.compile(r"nvidia\d+")
 _NODES: Final = "find /dev -name 'nvidia*' ! -type d -exec stat -c '%n %t %T' {} +"
 
@@ -67,26 +68,51 @@ def device(node: SimulatedNode, name: str) -> tuple[Any, Any]:
     return gpu, instance
 
 
-def allocated(claim: Object) -> list[str]:
-    """Names of the devices that the scheduler gave to a claim."""
-    return [result["device"] for result in claim["status"]["allocation"]["devices"]["results"]]
+def partitions(node: SimulatedNode) -> list[str]:
+    """Published names of all GPU instances of the simulator."""
+    return [
+        f"gpu-{gpu['minor']}-mig-{_NOT_LABEL.sub('-', instance['profile'].replace('.', ''))}-"
+        f"{instance['profileId']}-{instance['start']}"
+        for gpu in node.show()["gpus"]
+        for instance in gpu["instances"]
+    ]
+
+
+def uuid(node: SimulatedNode, name: str) -> str:
+    """UUID of what stands behind a published name now."""
+    gpu, instance = device(node, name)
+    if instance is None:
+        return str(gpu["uuid"])
+    (compute,) = instance["computeInstances"]
+    return str(compute["uuid"])
+
+
+def allocated(claim: Object, request: str = "") -> list[str]:
+    """Names of the devices that the scheduler gave to a claim, or to one request of it."""
+    return [
+        result["device"]
+        for result in claim["status"]["allocation"]["devices"]["results"]
+        if not request or result["request"].partition("/")[0] == request
+    ]
 
 
 def devices_of(namespace: Namespace, pod_name: str, container: str = "main") -> list[str]:
     """Names of the devices of a container: those of its claims, or of its extended resources."""
     pod = namespace.pod(pod_name)
     (spec,) = (item for item in pod["spec"]["containers"] if item["name"] == container)
-    uses = {use["name"] for use in spec["resources"].get("claims", [])}
     status = pod["status"]
     objects = {
         use["name"]: use.get("resourceClaimName") for use in pod["spec"].get("resourceClaims", [])
     }
     for made in status.get("resourceClaimStatuses", []):
         objects[made["name"]] = made["resourceClaimName"]
-    claims = [name for use, name in objects.items() if use in uses]
+    parts = [
+        (objects[use["name"]], use.get("request", ""))
+        for use in spec["resources"].get("claims", [])
+    ]
     if extended := status.get("extendedResourceClaimStatus"):
-        claims.append(extended["resourceClaimName"])
-    return [name for claim in claims for name in allocated(namespace.claim(claim))]
+        parts.append((extended["resourceClaimName"], ""))
+    return [name for claim, request in parts for name in allocated(namespace.claim(claim), request)]
 
 
 def _parsed(listing: str) -> frozenset[tuple[str, int, int]]:

@@ -64,6 +64,26 @@ def pod(
     }
 
 
+def deployment(made: Object, replicas: int) -> Object:
+    """Build a Deployment of so many Pods like this one; they have the label `app` with its name."""
+    name = made["metadata"]["name"]
+    labels = {"app": name}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": name},
+        "spec": {
+            "replicas": replicas,
+            "selector": {"matchLabels": labels},
+            "strategy": {"type": "Recreate"},
+            "template": {
+                "metadata": {"labels": labels},
+                "spec": {**made["spec"], "restartPolicy": "Always"},
+            },
+        },
+    }
+
+
 class Namespace:
     """One namespace: what a test makes in it goes with it."""
 
@@ -86,8 +106,7 @@ class Namespace:
             path = f"{group}/namespaces/{self.name}/{kind}"
             for item in self._api.get(path)["items"]:
                 workload = f"{path}/{item['metadata']['name']}"
-                self._api.delete(workload, propagationPolicy="Foreground")
-                self._api.wait_gone(workload, timeout)
+                self._delete_workload(workload, timeout)
         for collection in (f"{self._core}/pods", f"{self._dra}/resourceclaims"):
             items = self._api.get(collection)["items"]
             for item in items:
@@ -123,6 +142,13 @@ class Namespace:
         except HarnessError as error:
             raise HarnessError(f"{error}\n{self._pod_story(name)}") from None
 
+    def pods(self, label: str, **status: str) -> list[str]:
+        """Names of the Pods with this label, and with this status: `phase="Running"`."""
+        items = self._api.get(f"{self._core}/pods", labelSelector=label)["items"]
+        return [
+            item["metadata"]["name"] for item in items if status.items() <= item["status"].items()
+        ]
+
     def wait_unschedulable(self, name: str, timeout: float = 60.0) -> str:
         """Wait until the scheduler has said that a Pod fits nowhere, and return its message."""
         found = self._api.wait(
@@ -156,6 +182,26 @@ class Namespace:
                     return event
             time.sleep(_LOOK_SECONDS)
         raise HarnessError(f"no event {reason} {words!r} about {about}: {self.events(about)}")
+
+    def wait_deployed(self, name: str, timeout: float) -> None:
+        """Wait until all Pods of a Deployment are ready."""
+
+        def all_ready(found: Object) -> bool:
+            ready = found.get("status", {}).get("readyReplicas", 0)
+            return bool(found and ready == found["spec"]["replicas"])
+
+        try:
+            self._api.wait(self._deployment(name), all_ready, "with all Pods ready", timeout)
+        except HarnessError as error:
+            raise HarnessError(f"{error}\n{chr(10).join(self.warnings())}") from None
+
+    def scale(self, name: str, replicas: int) -> None:
+        """Let a Deployment have so many Pods."""
+        self._api.patch(self._deployment(name), {"spec": {"replicas": replicas}})
+
+    def delete_deployment(self, name: str, timeout: float = 90.0) -> None:
+        """Delete a Deployment and wait until its Pods are gone."""
+        self._delete_workload(self._deployment(name), timeout)
 
     def delete_pod(self, name: str, timeout: float = 90.0) -> None:
         """Delete a Pod and wait until it is gone, so until its claims are unprepared."""
@@ -229,6 +275,13 @@ class Namespace:
             f"{event['involvedObject']['name']} {event['reason']}: {event['message']}"
             for event in found
         ]
+
+    def _delete_workload(self, path: str, timeout: float) -> None:
+        self._api.delete(path, propagationPolicy="Foreground")
+        self._api.wait_gone(path, timeout)
+
+    def _deployment(self, name: str) -> str:
+        return f"/apis/apps/v1/namespaces/{self.name}/deployments/{name}"
 
     @property
     def _core(self) -> str:
