@@ -18,11 +18,12 @@ from dra_driver.host.files import (
 )
 from dra_driver.host.locks import FileLock, MarkedLock, RangeLock
 from dra_driver.host.memory import give_large_blocks_back
-from dra_driver.host.roots import HostRoot, inside
+from dra_driver.host.roots import HostProcess, HostRoot, inside
 
 __all__ = [
     "Child",
     "FileLock",
+    "HostProcess",
     "HostRoot",
     "MarkedLock",
     "RangeLock",

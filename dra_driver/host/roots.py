@@ -1,12 +1,25 @@
 """What the host's `/proc` and `/sys` say, read below a root that tests and containers can move."""
 
+import os
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 _CAPABILITY_MINOR = re.compile(r"^DeviceFileMinor:\s*(\d+)\s*$", re.MULTILINE)
 _PCIE_ROOT = re.compile(r"pci[0-9a-f]{4}:[0-9a-f]{2}")
 _MAX_LINKS = 40
+
+
+@dataclass(frozen=True, slots=True)
+class HostProcess:
+    """A process of the host."""
+
+    pid: int
+    name: str  # the kernel's short one; empty: not known
+
+    def __str__(self) -> str:
+        return f"{self.name or 'a process'} (PID {self.pid})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +63,34 @@ class HostRoot:
         text = self._read(f"sys/bus/pci/devices/{pci_bus_id}/numa_node").strip()
         return int(text) if text.isdigit() else None
 
+    def has_gpu_driver(self) -> bool:
+        """Whether the kernel has NVIDIA's driver loaded; True while it can't be known."""
+        majors = self.device_majors()
+        is_listed = any(name.startswith("nvidia") for name in majors)
+        return not majors or is_listed or (self.path / "proc/driver/nvidia").exists()
+
+    def process(self, pid: int) -> HostProcess:
+        """Process of that number, by name where `/proc` has it."""
+        return HostProcess(pid, self._read(f"proc/{pid}/comm").strip())
+
+    def users_of(self, device: str) -> tuple[HostProcess, ...]:
+        """Other processes that have the device file `/dev/…` open, as far as `/proc` tells."""
+        folder = self.path / "proc"
+        numbers: list[int] = []
+        with suppress(OSError):
+            names = {entry.name for entry in folder.iterdir()} - {self._own_number()}
+            numbers = sorted(int(name) for name in names if name.isdigit())
+        return tuple(
+            self.process(pid) for pid in numbers if _has_open(folder / str(pid) / "fd", device)
+        )
+
+    def _own_number(self) -> str:
+        """PID of this process as that `/proc` counts."""
+        try:
+            return (self.path / "proc/self").readlink().name
+        except OSError:
+            return str(os.getpid())
+
     def _capability_minor(self, entry: str) -> int | None:
         found = _CAPABILITY_MINOR.search(self._read(f"proc/driver/nvidia/capabilities/{entry}"))
         return int(found.group(1)) if found else None
@@ -59,6 +100,15 @@ class HostRoot:
             return (self.path / relative).read_text(encoding="utf-8", errors="replace")
         except OSError:
             return ""
+
+
+def _has_open(descriptors: Path, device: str) -> bool:
+    with suppress(OSError):  # ended meanwhile, or not for us to see
+        for link in descriptors.iterdir():
+            with suppress(OSError):
+                if str(link.readlink()) == device:
+                    return True
+    return False
 
 
 def inside(root: Path, path: str | Path) -> Path | None:

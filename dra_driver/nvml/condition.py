@@ -6,6 +6,7 @@ import pynvml
 
 from dra_driver.model import Health, HealthState, combined
 from dra_driver.nvml import reads
+from dra_driver.nvml.calls import Handle
 from dra_driver.nvml.errors import CallFailed, Notes
 
 RECOVERY_ACTION: Final = "recovery-action"
@@ -26,7 +27,7 @@ _ACTIONS: Final[dict[int, tuple[str, str]]] = {
 }
 
 
-def condition(device: reads.Handle, known: Health, notes: Notes) -> Health:
+def condition(device: Handle, known: Health, notes: Notes) -> Health:
     """Health by the GPU's own words; what a failed call leaves open stays as `known`.
 
     GPU drivers that have no such words leave it at healthy.

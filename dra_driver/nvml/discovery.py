@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, TypeVar
 
 from dra_driver.config import Settings
 from dra_driver.host import HostRoot
@@ -20,16 +20,19 @@ from dra_driver.model import (
 )
 from dra_driver.model.errors import DriverNotReady, HardwareBusy
 from dra_driver.nvml import session as sessions
-from dra_driver.nvml.errors import CallFailed
+from dra_driver.nvml.errors import CallFailed, GpuAbsent
 from dra_driver.nvml.gpu import Reading, normal_pci_bus_id
 from dra_driver.nvml.library import LibraryFile, find_library
 from dra_driver.nvml.listener import Tell
-from dra_driver.nvml.session import Outcome, Session, System
+from dra_driver.nvml.session import Job, Outcome, Session, System
 from dra_driver.nvml.snapshot import changes, next_inventory, next_places
 from dra_driver.telemetry import Metrics, logger
 
+T = TypeVar("T")
+
 _FIRST_RETRY_SECONDS: Final = 1.0
 _STOP_SECONDS: Final = 2.0
+_REOPEN_SECONDS: Final = 5.0  # that a call waits for a look which initialises NVML anew
 
 _NO_EVENTS: Final = Health(
     HealthState.HEALTHY,
@@ -106,6 +109,11 @@ class Discovery:
         """Why there is no snapshot or only an old one: one line; empty when all is well."""
         return self._reason
 
+    def follow(self, settings: Settings) -> None:
+        """Go on under these settings, whose paths are the same, with a look soon."""
+        self._settings = settings
+        self.refresh()
+
     def refresh(self) -> None:
         """Look again soon. Returns at once."""
         with self._change:
@@ -127,6 +135,27 @@ class Discovery:
             if self._done < ticket or self._inventory is None:
                 raise DriverNotReady(f"the GPUs could not be looked at within {timeout:g} s")
             return self._inventory
+
+    def on_gpu(self, uuid: str, job: Job[T], timeout: float) -> T:
+        """Run `job` alone with the GPU of that UUID, on its own thread; gives what it gives.
+
+        Raises what the job raises; GpuAbsent when the node has no such GPU, GpuLost when it has and
+        can't use it any more, HardwareBusy when it does not answer within `timeout` seconds (the
+        job goes on until its call returns) or not at all now, DriverNotReady without NVML.
+        """
+        try:
+            return self._on_gpu(uuid, job, timeout)
+        except DriverNotReady:
+            self.look(_REOPEN_SECONDS)  # the GPU driver was loaded anew, perhaps
+            return self._on_gpu(uuid, job, timeout)
+
+    def _on_gpu(self, uuid: str, job: Job[T], timeout: float) -> T:
+        session, inventory = self._session, self._inventory
+        if session is not None:
+            return session.on_gpu(uuid, job, timeout)
+        if inventory is not None and not inventory.gpus and not self._reason:
+            raise GpuAbsent(f"GPU {uuid} is not on this node any more: there are no GPUs")
+        raise DriverNotReady(self._reason or "NVML is not open")
 
     def _run(self) -> None:
         pause = _FIRST_RETRY_SECONDS

@@ -5,6 +5,7 @@ from typing import Final
 import pynvml
 
 from dra_driver.model.errors import (
+    DeviceNotFound,
     DriverError,
     DriverNotReady,
     HardwareBusy,
@@ -50,10 +51,19 @@ _BUSY: Final = frozenset(
     }
 )
 
+
+class GpuAbsent(DeviceNotFound):
+    """There is no such GPU on the node (any more)."""
+
+
+class GpuLost(HardwareFailed):
+    """The GPU fell off the bus or waits for a reset: no partition of it outlives that."""
+
+
 _BRANCHES: Final[tuple[tuple[frozenset[int], type[DriverError], str], ...]] = (
     (_DRIVER_GONE, DriverNotReady, "check that the GPU driver is loaded and fits its library"),
     (_BUSY, HardwareBusy, "try again, or end what uses the GPU"),
-    (_LOST, HardwareFailed, "look for Xid lines in the kernel log; the GPU needs a reset"),
+    (_LOST, GpuLost, "look for Xid lines in the kernel log; the GPU needs a reset"),
     (
         frozenset({pynvml.NVML_ERROR_NO_PERMISSION}),
         PermissionMissing,

@@ -10,9 +10,11 @@ import pynvml
 from dra_driver.host import HostRoot
 from dra_driver.model import Gpu, Health, MemoryType, Problem
 from dra_driver.nvml import reads
+from dra_driver.nvml.calls import Handle
 from dra_driver.nvml.condition import condition
 from dra_driver.nvml.errors import CallFailed, Notes
 from dra_driver.nvml.partitions import PartitionReader
+from dra_driver.nvml.slots import SlotCache
 
 T = TypeVar("T")
 
@@ -64,7 +66,7 @@ class Reading:
     problems: tuple[Problem, ...]
 
 
-def read_gpu(index: int, host: HostRoot, known: Mapping[str, Gpu]) -> Reading:
+def read_gpu(index: int, host: HostRoot, known: Mapping[str, Gpu], slots: SlotCache) -> Reading:
     """Read the GPU at NVML's `index`; `known` has the last descriptions by UUID.
 
     A value that fails keeps what was known, since an attribute that comes and goes breaks
@@ -77,7 +79,7 @@ def read_gpu(index: int, host: HostRoot, known: Mapping[str, Gpu]) -> Reading:
     minor = reads.minor(device)
     gpu = _with_facts(device, Gpu(uuid, minor, ""), known.get(uuid), notes)
     gpu = _with_place(device, gpu, known.get(uuid), host, notes)
-    gpu = _with_partitions(device, gpu, notes)
+    gpu = _with_partitions(device, gpu, known.get(uuid), notes, slots)
     before = known[uuid].health if uuid in known else Health()
     return Reading(replace(gpu, health=condition(device, before, notes)), notes.problems)
 
@@ -95,10 +97,10 @@ def normal_pci_bus_id(text: str) -> str | None:
 class _Facts:
     """Asks for values one by one: a missing ability gives the default, a failure what was known."""
 
-    device: reads.Handle
+    device: Handle
     notes: Notes
 
-    def get(self, what: str, ask: Callable[[reads.Handle], T], default: T, known: T) -> T:
+    def get(self, what: str, ask: Callable[[Handle], T], default: T, known: T) -> T:
         try:
             return ask(self.device)
         except CallFailed as failure:
@@ -106,7 +108,7 @@ class _Facts:
             return default if failure.absent else known
 
 
-def _with_facts(device: reads.Handle, gpu: Gpu, known: Gpu | None, notes: Notes) -> Gpu:
+def _with_facts(device: Handle, gpu: Gpu, known: Gpu | None, notes: Notes) -> Gpu:
     ask, base = _Facts(device, notes), known or gpu
     memory_bytes, memory_type = ask.get(
         "memory", _memory, (None, MemoryType.UNIFIED), (base.memory_bytes, base.memory_type)
@@ -125,22 +127,25 @@ def _with_facts(device: reads.Handle, gpu: Gpu, known: Gpu | None, notes: Notes)
     )
 
 
-def _with_place(
-    device: reads.Handle, gpu: Gpu, known: Gpu | None, host: HostRoot, notes: Notes
-) -> Gpu:
+def _with_place(device: Handle, gpu: Gpu, known: Gpu | None, host: HostRoot, notes: Notes) -> Gpu:
     base = known or gpu
-    bus_id = _Facts(device, notes).get("PCI address", _pci_bus_id, None, base.pci_bus_id)
+    bus_id, device_id = _Facts(device, notes).get(
+        "PCI address", _pci, (None, None), (base.pci_bus_id, base.pci_device_id)
+    )
     if bus_id is None:
         return gpu
     return replace(
         gpu,
         pci_bus_id=bus_id,
+        pci_device_id=device_id,
         pcie_root=host.pcie_root(bus_id),
         numa_node=host.numa_node(bus_id),
     )
 
 
-def _with_partitions(device: reads.Handle, gpu: Gpu, notes: Notes) -> Gpu:
+def _with_partitions(
+    device: Handle, gpu: Gpu, known: Gpu | None, notes: Notes, slots: SlotCache
+) -> Gpu:
     """Add MIG mode and partitions. A mode that can't be read raises: whole or not is unknown."""
     try:
         enabled, pending = reads.mig_mode(device)
@@ -148,33 +153,33 @@ def _with_partitions(device: reads.Handle, gpu: Gpu, notes: Notes) -> Gpu:
         if failure.absent:
             return gpu
         raise
+    gpu = replace(gpu, mig_capable=True, mig_enabled=enabled, mig_pending=enabled != pending)
     reader = PartitionReader(device, gpu.uuid, gpu.memory_bytes, notes)
     return replace(
         gpu,
-        mig_capable=True,
-        mig_enabled=enabled,
-        mig_pending=enabled != pending,
         partitions=reader.read() if enabled else (),
+        slots=slots.of(device, gpu, known, notes),
     )
 
 
-def _memory(device: reads.Handle) -> tuple[int | None, MemoryType]:
+def _memory(device: Handle) -> tuple[int | None, MemoryType]:
     """Total memory; a GPU without memory of its own says 0 or NOT_SUPPORTED (dra #1073)."""
     total = reads.memory_bytes(device)
     return (total, MemoryType.DEDICATED) if total else (None, MemoryType.UNIFIED)
 
 
-def _brand(device: reads.Handle) -> str:
+def _brand(device: Handle) -> str:
     return _BRANDS.get(reads.brand(device), _UNKNOWN)
 
 
-def _architecture(device: reads.Handle) -> str:
+def _architecture(device: Handle) -> str:
     return _ARCHITECTURES.get(reads.architecture(device), _UNKNOWN)
 
 
-def _addressing(device: reads.Handle) -> str | None:
+def _addressing(device: Handle) -> str | None:
     return _ADDRESSING_MODES.get(reads.addressing_mode(device))
 
 
-def _pci_bus_id(device: reads.Handle) -> str | None:
-    return normal_pci_bus_id(reads.pci_bus_id(device))
+def _pci(device: Handle) -> tuple[str | None, int | None]:
+    bus_id, device_id = reads.pci(device)
+    return normal_pci_bus_id(bus_id), device_id

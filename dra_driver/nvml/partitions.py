@@ -12,11 +12,12 @@ import pynvml
 
 from dra_driver.model import MigProfile, Partition, Placement
 from dra_driver.nvml import reads
+from dra_driver.nvml.calls import Handle
 from dra_driver.nvml.errors import CallFailed, Notes
 
 _MIB: Final = 1 << 20
 _GIB: Final = 1 << 30
-_NO_PROFILE: Final = -1  # no compute-instance profile spans the GPU instance
+_NO_PROFILE: Final = -1  # not known before there is a GPU instance, or there is none that spans it
 _EIGHTHS: Final = 8  # NVIDIA counts a partition's memory in eighths of the GPU
 
 # What the variants of a slice count are called (nvml.h: NVML_GPU_INSTANCE_PROFILE_…).
@@ -55,11 +56,27 @@ def _gigabytes(profile_mib: int, memory_bytes: int | None) -> int:
     return math.floor(eighths * math.ceil(memory_bytes / _GIB) / _EIGHTHS + 0.5)
 
 
+def mig_profile(index: int, info: Any, memory_bytes: int | None) -> MigProfile:  # noqa: ANN401
+    """GPU-instance profile as NVML describes it; which compute instance spans it is left open."""
+    return MigProfile(
+        name=profile_name(index, info, memory_bytes),
+        gi_profile_id=info.id,
+        ci_profile_id=_NO_PROFILE,
+        memory_bytes=info.memorySizeMB * _MIB,
+        multiprocessors=info.multiprocessorCount,
+        copy_engines=info.copyEngineCount,
+        decoders=info.decoderCount,
+        encoders=info.encoderCount,
+        jpeg_engines=info.jpegCount,
+        ofa_engines=info.ofaCount,
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class PartitionReader:
     """Reads the partitions of one GPU; what fails costs that partition or profile only."""
 
-    device: reads.Handle
+    device: Handle
     gpu_uuid: str
     memory_bytes: int | None  # of the GPU; names need it where the driver has no text
     notes: Notes
@@ -69,7 +86,7 @@ class PartitionReader:
         uuids = self._uuids()
         found: list[Partition] = []
         for index, info in reads.gi_profiles(self.device):
-            profile = self._profile(index, info)
+            profile = mig_profile(index, info, self.memory_bytes)
             for instance in self._listed(profile):
                 try:
                     gi = reads.gpu_instance(instance)
@@ -79,21 +96,7 @@ class PartitionReader:
                 found.append(self._partition(profile, info.sliceCount, instance, gi, uuids))
         return tuple(sorted(found, key=lambda part: (part.placement.start, part.gi_id)))
 
-    def _profile(self, index: int, info: Any) -> MigProfile:  # noqa: ANN401
-        return MigProfile(
-            name=profile_name(index, info, self.memory_bytes),
-            gi_profile_id=info.id,
-            ci_profile_id=_NO_PROFILE,
-            memory_bytes=info.memorySizeMB * _MIB,
-            multiprocessors=info.multiprocessorCount,
-            copy_engines=info.copyEngineCount,
-            decoders=info.decoderCount,
-            encoders=info.encoderCount,
-            jpeg_engines=info.jpegCount,
-            ofa_engines=info.ofaCount,
-        )
-
-    def _listed(self, profile: MigProfile) -> list[reads.Handle]:
+    def _listed(self, profile: MigProfile) -> list[Handle]:
         try:
             return reads.gpu_instances(self.device, profile.gi_profile_id)
         except CallFailed as failure:
@@ -104,7 +107,7 @@ class PartitionReader:
         self,
         profile: MigProfile,
         slices: int,
-        instance: reads.Handle,
+        instance: Handle,
         gi: Any,  # noqa: ANN401
         uuids: Mapping[tuple[int, int], str],
     ) -> Partition:
@@ -128,7 +131,7 @@ class PartitionReader:
             uuid=uuid,
         )
 
-    def _spanning(self, instance: reads.Handle, slices: int) -> tuple[int | None, int]:
+    def _spanning(self, instance: Handle, slices: int) -> tuple[int | None, int]:
         """Id and profile id of the compute instance that takes all `slices` of a GPU instance.
 
         Several profiles span a GPU instance of seven slices, under one name; which one is in use

@@ -1,111 +1,100 @@
-"""NVML's getters with types. Each raises CallFailed, whose name and number say what happened.
-
-A device or instance handle is valid in the library and session that gave it, nowhere else.
-"""
+"""NVML's getters with types. Each raises CallFailed, whose name and number say what happened."""
 
 from collections.abc import Callable, Iterator
-from ctypes import byref, c_uint, c_void_p, cast
-from typing import Any, Final, TypeAlias
+from ctypes import c_void_p, cast
+from typing import Any, Final
 
 import pynvml
 
+from dra_driver.model import Placement
+from dra_driver.nvml.calls import Handle, ask, fill
 from dra_driver.nvml.errors import CallFailed
 
-Handle: TypeAlias = Any  # a ctypes pointer; pynvml has no types
-
 _MAX_PROFILES: Final = 64  # far above the 18 and 9 of today; each list ends by INVALID_ARGUMENT
-_MAX_INSTANCES: Final = 32  # room for the instances of one profile; today 7
-
-
-def _ask(function: Callable[..., Any], *arguments: object) -> Any:  # noqa: ANN401
-    try:
-        return function(*arguments)
-    except pynvml.NVMLError as error:
-        raise CallFailed(function.__name__, error.value) from None
-    except UnicodeDecodeError:
-        raise CallFailed(function.__name__, pynvml.NVML_ERROR_UNKNOWN) from None
+_NO_INSTANCE: Final = 0xFFFFFFFF  # nvml.h, nvmlProcessInfo_t: not on a GPU instance
 
 
 def initialise() -> None:
     """Open the GPU driver and all GPUs it has; calls are counted."""
-    _ask(pynvml.nvmlInit)
+    ask(pynvml.nvmlInit)
 
 
 def shut_down() -> None:
     """Undo one `initialise`."""
-    _ask(pynvml.nvmlShutdown)
+    ask(pynvml.nvmlShutdown)
 
 
 def driver_version() -> str:
     """Version of the GPU driver, as `580.95.05`."""
-    return str(_ask(pynvml.nvmlSystemGetDriverVersion))
+    return str(ask(pynvml.nvmlSystemGetDriverVersion))
 
 
 def cuda_driver_version() -> tuple[int, int]:
     """Newest CUDA that the GPU driver serves; NVML gives 12040 for 12.4."""
-    number = int(_ask(pynvml.nvmlSystemGetCudaDriverVersion))
+    number = int(ask(pynvml.nvmlSystemGetCudaDriverVersion))
     return number // 1000, number % 1000 // 10
 
 
 def device_count() -> int:
     """Count the GPUs that NVML knows."""
-    return int(_ask(pynvml.nvmlDeviceGetCount))
+    return int(ask(pynvml.nvmlDeviceGetCount))
 
 
 def device(index: int) -> Handle:
     """Handle of the GPU at `index`, in PCI order."""
-    return _ask(pynvml.nvmlDeviceGetHandleByIndex, index)
+    return ask(pynvml.nvmlDeviceGetHandleByIndex, index)
 
 
 def uuid(device: Handle) -> str:
     """UUID of a GPU (`GPU-…`) or partition (`MIG-…`)."""
-    return str(_ask(pynvml.nvmlDeviceGetUUID, device))
+    return str(ask(pynvml.nvmlDeviceGetUUID, device))
 
 
 def minor(device: Handle) -> int:
     """N of `/dev/nvidiaN`."""
-    return int(_ask(pynvml.nvmlDeviceGetMinorNumber, device))
+    return int(ask(pynvml.nvmlDeviceGetMinorNumber, device))
 
 
 def product_name(device: Handle) -> str:
     """Name of the model, as `NVIDIA H100 80GB HBM3`."""
-    return str(_ask(pynvml.nvmlDeviceGetName, device))
+    return str(ask(pynvml.nvmlDeviceGetName, device))
 
 
 def brand(device: Handle) -> int:
     """Brand, as nvmlBrandType_t."""
-    return int(_ask(pynvml.nvmlDeviceGetBrand, device))
+    return int(ask(pynvml.nvmlDeviceGetBrand, device))
 
 
 def architecture(device: Handle) -> int:
     """Architecture, as NVML_DEVICE_ARCH_…."""
-    return int(_ask(pynvml.nvmlDeviceGetArchitecture, device))
+    return int(ask(pynvml.nvmlDeviceGetArchitecture, device))
 
 
 def compute_capability(device: Handle) -> tuple[int, int]:
     """CUDA compute capability, as (9, 0)."""
-    major, minor = _ask(pynvml.nvmlDeviceGetCudaComputeCapability, device)
+    major, minor = ask(pynvml.nvmlDeviceGetCudaComputeCapability, device)
     return int(major), int(minor)
 
 
 def memory_bytes(device: Handle) -> int:
     """Total memory; 0 where the GPU has none of its own."""
-    return int(_ask(pynvml.nvmlDeviceGetMemoryInfo, device).total)
+    return int(ask(pynvml.nvmlDeviceGetMemoryInfo, device).total)
 
 
-def pci_bus_id(device: Handle) -> str:
-    """PCI address in NVML's spelling, as `00000000:1B:00.0`."""
-    return str(_ask(pynvml.nvmlDeviceGetPciInfo, device).busId)
+def pci(device: Handle) -> tuple[str, int]:
+    """PCI address in NVML's spelling, as `00000000:1B:00.0`, and device id, as 0x20B010DE."""
+    info = ask(pynvml.nvmlDeviceGetPciInfo, device)
+    return str(info.busId), int(info.pciDeviceId)
 
 
 def addressing_mode(device: Handle) -> int:
     """How the GPU reaches host memory, as NVML_DEVICE_ADDRESSING_MODE_…."""
-    return int(_ask(pynvml.nvmlDeviceGetAddressingMode, device))
+    return int(ask(pynvml.nvmlDeviceGetAddressingMode, device))
 
 
 def fields(device: Handle, *numbers: int) -> dict[int, int]:
     """Values of these fields (NVML_FI_…), whole numbers all; one that can't be read is left out."""
-    values = _ask(pynvml.nvmlDeviceGetFieldValues, device, list(numbers))
+    values = ask(pynvml.nvmlDeviceGetFieldValues, device, list(numbers))
     return {
         int(value.fieldId): int(value.value.uiVal)
         for value in values
@@ -115,58 +104,65 @@ def fields(device: Handle, *numbers: int) -> dict[int, int]:
 
 def mig_mode(device: Handle) -> tuple[bool, bool]:
     """Whether MIG mode is on now, and whether it will be after a reset."""
-    current, pending = _ask(pynvml.nvmlDeviceGetMigMode, device)
+    current, pending = ask(pynvml.nvmlDeviceGetMigMode, device)
     return bool(current), bool(pending)
 
 
 def gi_profiles(device: Handle) -> Iterator[tuple[int, Any]]:
     """Yield enum index and profile info of each GPU-instance profile that the GPU has."""
 
-    def ask(index: int, version: int) -> Any:  # noqa: ANN401
-        return _ask(pynvml.nvmlDeviceGetGpuInstanceProfileInfo, device, index, version)
+    def info(index: int, version: int) -> Any:  # noqa: ANN401
+        return ask(pynvml.nvmlDeviceGetGpuInstanceProfileInfo, device, index, version)
 
-    yield from _profiles(ask)
+    yield from _profiles(info)
 
 
 def gpu_instances(device: Handle, profile_id: int) -> list[Handle]:
     """List the GPU instances of that profile."""
-    found = (pynvml.c_nvmlGpuInstance_t * _MAX_INSTANCES)()
-    return _fill(pynvml.nvmlDeviceGetGpuInstances, device, profile_id, found)
+    kind = pynvml.c_nvmlGpuInstance_t
+    return fill(pynvml.nvmlDeviceGetGpuInstances, device, profile_id, kind)
+
+
+def gi_placements(device: Handle, profile_id: int) -> list[Placement]:
+    """List where GPU instances of that profile can be made, whatever is made and the MIG mode."""
+    kind = pynvml.c_nvmlGpuInstancePlacement_t
+    places = fill(pynvml.nvmlDeviceGetGpuInstancePossiblePlacements, device, profile_id, kind)
+    return [Placement(int(place.start), int(place.size)) for place in places]
 
 
 def gpu_instance(instance: Handle) -> Any:  # noqa: ANN401
     """Info of a GPU instance: id, profileId, placement."""
-    return _ask(pynvml.nvmlGpuInstanceGetInfo, instance)
+    return ask(pynvml.nvmlGpuInstanceGetInfo, instance)
 
 
 def ci_profiles(instance: Handle) -> Iterator[tuple[int, Any]]:
     """Yield enum index and profile info of each compute-instance profile of a GPU instance."""
     shared = pynvml.NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED
 
-    def ask(index: int, version: int) -> Any:  # noqa: ANN401
-        return _ask(
+    def info(index: int, version: int) -> Any:  # noqa: ANN401
+        return ask(
             pynvml.nvmlGpuInstanceGetComputeInstanceProfileInfo, instance, index, shared, version
         )
 
-    yield from _profiles(ask)
+    yield from _profiles(info)
 
 
 def compute_instances(instance: Handle, profile_id: int) -> list[Handle]:
     """List the compute instances of that profile in a GPU instance."""
-    found = (pynvml.c_nvmlComputeInstance_t * _MAX_INSTANCES)()
-    return _fill(pynvml.nvmlGpuInstanceGetComputeInstances, instance, profile_id, found)
+    kind = pynvml.c_nvmlComputeInstance_t
+    return fill(pynvml.nvmlGpuInstanceGetComputeInstances, instance, profile_id, kind)
 
 
 def compute_instance(instance: Handle) -> Any:  # noqa: ANN401
     """Info of a compute instance: id, profileId, placement."""
-    return _ask(pynvml.nvmlComputeInstanceGetInfo, instance)
+    return ask(pynvml.nvmlComputeInstanceGetInfo, instance)
 
 
 def mig_devices(device: Handle) -> Iterator[Handle]:
     """Yield the handles of the MIG devices on a GPU; a compute instance each."""
-    for index in range(int(_ask(pynvml.nvmlDeviceGetMaxMigDeviceCount, device))):
+    for index in range(int(ask(pynvml.nvmlDeviceGetMaxMigDeviceCount, device))):
         try:
-            yield _ask(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, device, index)
+            yield ask(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, device, index)
         except CallFailed as failure:
             if not failure.nowhere:
                 raise
@@ -174,8 +170,28 @@ def mig_devices(device: Handle) -> Iterator[Handle]:
 
 def mig_device_ids(mig_device: Handle) -> tuple[int, int]:
     """Ids of the GPU instance and compute instance behind a MIG device."""
-    gi_id = _ask(pynvml.nvmlDeviceGetGpuInstanceId, mig_device)
-    return int(gi_id), int(_ask(pynvml.nvmlDeviceGetComputeInstanceId, mig_device))
+    gi_id = ask(pynvml.nvmlDeviceGetGpuInstanceId, mig_device)
+    return int(gi_id), int(ask(pynvml.nvmlDeviceGetComputeInstanceId, mig_device))
+
+
+def running_processes(device: Handle) -> dict[int, frozenset[int]]:
+    """PIDs of the processes that compute or draw on a GPU, with the GPU instances they use."""
+    found: dict[int, frozenset[int]] = {}
+    for function in (
+        pynvml.nvmlDeviceGetComputeRunningProcesses_v3,
+        pynvml.nvmlDeviceGetGraphicsRunningProcesses_v3,
+        pynvml.nvmlDeviceGetMPSComputeRunningProcesses_v3,
+    ):
+        try:
+            processes = ask(function, device)
+        except CallFailed as failure:
+            if not failure.absent:
+                raise
+            continue
+        for process in processes:
+            pid, gi_id = int(process.pid), int(process.gpuInstanceId)
+            found[pid] = found.get(pid, frozenset()) | ({gi_id} - {_NO_INSTANCE})
+    return found
 
 
 def address(device: Handle) -> int:
@@ -185,23 +201,23 @@ def address(device: Handle) -> int:
 
 def new_event_set() -> Handle:
     """Make a set that has no events yet."""
-    return _ask(pynvml.nvmlEventSetCreate)
+    return ask(pynvml.nvmlEventSetCreate)
 
 
 def supported_events(device: Handle) -> int:
     """Kinds of events that a GPU has, as bits nvmlEventType…."""
-    return int(_ask(pynvml.nvmlDeviceGetSupportedEventTypes, device))
+    return int(ask(pynvml.nvmlDeviceGetSupportedEventTypes, device))
 
 
 def add_events(device: Handle, kinds: int, event_set: Handle) -> None:
     """Let events of these kinds come to the set from now on. Takes whole GPUs only."""
-    _ask(pynvml.nvmlDeviceRegisterEvents, device, kinds, event_set)
+    ask(pynvml.nvmlDeviceRegisterEvents, device, kinds, event_set)
 
 
 def wait_for_event(event_set: Handle, milliseconds: int) -> Any:  # noqa: ANN401
     """Next event (nvmlEventData_t), or None when none came in time."""
     try:
-        return _ask(pynvml.nvmlEventSetWait, event_set, milliseconds)
+        return ask(pynvml.nvmlEventSetWait, event_set, milliseconds)
     except CallFailed as failure:
         if failure.timed_out:
             return None
@@ -210,17 +226,17 @@ def wait_for_event(event_set: Handle, milliseconds: int) -> Any:  # noqa: ANN401
 
 def free_event_set(event_set: Handle) -> None:
     """End the set."""
-    _ask(pynvml.nvmlEventSetFree, event_set)
+    ask(pynvml.nvmlEventSetFree, event_set)
 
 
-def _profiles(ask: Callable[[int, int], Any]) -> Iterator[tuple[int, Any]]:
-    """Yield what `ask` tells by index until the index is past the end.
+def _profiles(info: Callable[[int, int], Any]) -> Iterator[tuple[int, Any]]:
+    """Yield what `info` tells by index until the index is past the end.
 
     Version 2 has the profile's name; older drivers know version 1 only.
     """
     for index in range(_MAX_PROFILES):
         try:
-            yield index, ask(index, 2)
+            yield index, info(index, 2)
         except CallFailed as failure:
             if failure.past_the_end and index:
                 return
@@ -229,17 +245,9 @@ def _profiles(ask: Callable[[int, int], Any]) -> Iterator[tuple[int, Any]]:
             if failure.code == pynvml.NVML_ERROR_NOT_SUPPORTED:
                 continue
             try:
-                yield index, ask(index, 1)
+                yield index, info(index, 1)
             except CallFailed as older:
                 if older.past_the_end and index:
                     return
                 if not older.absent:
                     raise
-
-
-def _fill(
-    function: Callable[..., Any], parent: Handle, profile_id: int, found: Handle
-) -> list[Handle]:
-    count = c_uint(_MAX_INSTANCES)
-    _ask(function, parent, profile_id, found, byref(count))
-    return [found[position] for position in range(count.value)]

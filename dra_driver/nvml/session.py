@@ -1,5 +1,6 @@
 """One use of one library: from loading and nvmlInit to nvmlShutdown, with a thread per GPU."""
 
+import contextvars
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -8,20 +9,26 @@ from typing import Final, TypeAlias, TypeVar
 
 from dra_driver.host import HostRoot
 from dra_driver.model import Bug, DriverError, Gpu, Problem
+from dra_driver.model.errors import DriverNotReady, HardwareBusy
 from dra_driver.nvml import reads
-from dra_driver.nvml.errors import CallFailed, Notes
+from dra_driver.nvml.calls import Handle
+from dra_driver.nvml.errors import CallFailed, GpuAbsent, GpuLost, Notes
 from dra_driver.nvml.event_service import EventService
 from dra_driver.nvml.gpu import Reading, read_gpu
 from dra_driver.nvml.library import Library, LibraryFile
 from dra_driver.nvml.listener import Tell
+from dra_driver.nvml.mig_gpu import MigGpu
+from dra_driver.nvml.slots import SlotCache
 from dra_driver.nvml.worker import Call, Worker
 from dra_driver.telemetry import logger
 
 T = TypeVar("T")
 Outcome: TypeAlias = Reading | CallFailed | DriverError
+Job: TypeAlias = Callable[[MigGpu], T]
 
 OPEN_SECONDS: Final = 60.0  # nvmlInit wakes every GPU, which takes seconds each without persistence
 READ_SECONDS: Final = 10.0  # all calls that one look at a GPU makes
+_FIND_SECONDS: Final = 2.0  # that a GPU has to say which one it is
 
 _log = logger(__name__)
 
@@ -35,6 +42,10 @@ class System:
     gpu_count: int
     problems: tuple[Problem, ...]
     kernel_gpus: frozenset[str] = frozenset()  # PCI addresses of the GPUs the kernel driver has
+
+
+class _Moved(Exception):
+    """Another GPU is at the index by now."""
 
 
 class Session:
@@ -58,6 +69,9 @@ class Session:
         self._library: Library | None = None  # as is _initialised: only the node worker's
         self._initialised = False
         self._events: EventService | None = None
+        self._slots = SlotCache()
+        self._count = 0
+        self._places: dict[str, int] = {}  # index by UUID, as last seen
 
     def open(self, timeout: float) -> System:
         """Load and initialise where that has not been done, and ask for the driver and its GPUs.
@@ -73,7 +87,87 @@ class Session:
         """Look at all GPUs at once; one that does not answer in time costs only itself."""
         deadline = time.monotonic() + timeout
         calls = [self._ask_for(index, known) for index in range(count)]
-        return tuple(self._outcome(index, call, deadline) for index, call in enumerate(calls))
+        outcomes: list[Outcome] = []
+        for index, call in enumerate(calls):
+            outcome = self._outcome(index, call, deadline)
+            if isinstance(outcome, Reading):
+                self._places[outcome.gpu.uuid] = index
+            outcomes.append(outcome)
+        return tuple(outcomes)
+
+    def on_gpu(self, uuid: str, job: Job[T], timeout: float) -> T:
+        """Run `job` on that GPU's own worker, whatever the others do; raises what it raises.
+
+        Raises GpuAbsent when no GPU is that one, GpuLost when it is and can't be used any more,
+        HardwareBusy when it does not answer in time or is blocked, DriverNotReady without NVML.
+        """
+        if self._library is None or not self._initialised:
+            raise DriverNotReady("NVML is not open")
+        deadline = time.monotonic() + timeout
+        if uuid not in self._places:
+            self._find(uuid)
+        try:
+            return self._at(self._places[uuid], uuid, job, deadline)
+        except _Moved:
+            self._find(uuid)
+        return self._at(self._places[uuid], uuid, job, deadline)
+
+    def _at(self, index: int, uuid: str, job: Job[T], deadline: float) -> T:
+        context = contextvars.copy_context()  # whose failpoints and log lines they are
+
+        def run() -> T:
+            device = self._identify(index, uuid)
+            return context.run(job, MigGpu(uuid, device, self._host, deadline))
+
+        call = self._submit(index, run)
+        if isinstance(call, DriverError):
+            raise call
+        return call.result(max(0.0, deadline - time.monotonic()))
+
+    def _identify(self, index: int, uuid: str) -> Handle:
+        """Handle of the GPU at `index` if it is the one of that UUID; else raises _Moved."""
+        self._adopt()
+        try:
+            device = reads.device(index)
+            if reads.uuid(device) == uuid:
+                return device
+        except CallFailed as failure:
+            if failure.nowhere:
+                raise GpuLost(f"GPU {uuid}: {failure}; look at the kernel log") from failure
+            raise failure.explained(f"GPU {uuid}") from failure
+        raise _Moved
+
+    def _find(self, uuid: str) -> None:
+        """Learn at which index a GPU is, asking all of them."""
+        self._places.pop(uuid, None)
+        deadline = time.monotonic() + _FIND_SECONDS
+        silent: DriverError | None = None
+        asked = {index: self._submit(index, self._naming(index)) for index in range(self._count)}
+        for index, call in asked.items():
+            outcome = self._outcome(index, call, deadline)
+            if isinstance(outcome, str):
+                self._places[outcome] = index
+            elif isinstance(outcome, DriverError):
+                silent = outcome
+            elif not (outcome.lost or outcome.nowhere):
+                silent = outcome.explained(f"gpu {index}")
+        if uuid in self._places:
+            return
+        if silent is not None:
+            raise HardwareBusy(f"GPU {uuid} is not found while not every GPU answers: {silent}")
+        raise GpuAbsent(f"GPU {uuid} is not on this node any more")
+
+    def _naming(self, index: int) -> Callable[[], str]:
+        def job() -> str:
+            self._adopt()
+            return reads.uuid(reads.device(index))
+
+        return job
+
+    def _adopt(self) -> None:
+        if self._library is None:
+            raise Bug("a GPU was asked for before NVML was opened")
+        self._library.adopt()
 
     def listen(self, gpus: Mapping[int, str]) -> frozenset[str]:
         """Let events of these GPUs (index to UUID) be told; gives those for which that works."""
@@ -100,7 +194,7 @@ class Session:
             if not self._initialised:
                 reads.initialise()
                 self._initialised = True
-            count = reads.device_count()
+            count = self._count = reads.device_count()
         except CallFailed as failure:
             if not failure.nowhere:
                 raise
@@ -131,7 +225,7 @@ class Session:
 
         def job() -> Reading:
             library.adopt()
-            return read_gpu(index, self._host, known)
+            return read_gpu(index, self._host, known, self._slots)
 
         return self._submit(index, job)
 
@@ -141,7 +235,9 @@ class Session:
         except DriverError as error:
             return error
 
-    def _outcome(self, index: int, call: Call[Reading] | DriverError, deadline: float) -> Outcome:
+    def _outcome(
+        self, index: int, call: Call[T] | DriverError, deadline: float
+    ) -> T | CallFailed | DriverError:
         if isinstance(call, DriverError):
             return call
         try:

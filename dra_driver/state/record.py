@@ -48,6 +48,7 @@ class DeviceRecord(BaseModel):
     gi_id: int | None = None
     ci_id: int | None = None
     made: bool = False  # this driver gives the hardware that shape for the claim
+    may_reset: bool = False  # MIG mode may be switched for it where that resets the GPU
     cdi_ids: tuple[str, ...] = ()
 
     @property

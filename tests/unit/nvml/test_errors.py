@@ -12,7 +12,7 @@ from dra_driver.model.errors import (
     PermissionMissing,
     TryAgain,
 )
-from dra_driver.nvml.errors import CallFailed, Notes
+from dra_driver.nvml.errors import CallFailed, GpuLost, Notes
 
 EVERY_CODE = sorted(
     {getattr(pynvml, name) for name in dir(pynvml) if name.startswith("NVML_ERROR_")}
@@ -27,8 +27,8 @@ EVERY_CODE = sorted(
         ("LIB_RM_VERSION_MISMATCH", DriverNotReady),
         ("TIMEOUT", HardwareBusy),
         ("IN_USE", HardwareBusy),
-        ("GPU_IS_LOST", HardwareFailed),
-        ("RESET_REQUIRED", HardwareFailed),
+        ("GPU_IS_LOST", GpuLost),
+        ("RESET_REQUIRED", GpuLost),
         ("UNKNOWN", HardwareFailed),
         ("NO_PERMISSION", PermissionMissing),
     ],

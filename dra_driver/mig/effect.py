@@ -1,0 +1,109 @@
+"""The step `mig` of Prepare and Unprepare: GPUs get the shape that a claim's record names."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Final, Protocol, TypeVar
+
+from dra_driver.config import Settings
+from dra_driver.host import HostRoot, RangeLock
+from dra_driver.mig import partition
+from dra_driver.model import DriverError
+from dra_driver.model.errors import DriverNotReady
+from dra_driver.nvml import GpuAbsent, GpuLost, MigGpu
+from dra_driver.state import ClaimRecord, DeviceRecord
+from dra_driver.telemetry import logger
+
+T = TypeVar("T")
+
+_JOB_SECONDS: Final = 20.0  # for all calls about one device; a mode switch takes seconds
+_LOCK_SECONDS: Final = 10.0
+
+_log = logger(__name__)
+
+
+class Gpus(Protocol):
+    """Whoever can run a job alone with one GPU, as `nvml.Discovery.on_gpu` does."""
+
+    def on_gpu(self, uuid: str, job: Callable[[MigGpu], T], timeout: float) -> T:
+        """Run it on that GPU's own thread."""
+
+
+class MigEffect:
+    """Makes partitions for claims, and whole GPUs of GPUs in MIG mode; takes partitions back.
+
+    Devices whose record does not say `made` cost no NVML call. The record, written before, is what
+    makes a partition this claim's: one that stands at exactly that GPU, profile and placement is
+    taken over at `apply` and removed at `undo`, nothing else ever is. All calls for a device are
+    one job on that GPU's own thread, under a lock that other instances of this driver respect, and
+    which is held until the job is over, however long ago its caller gave up.
+    """
+
+    name = "mig"
+
+    def __init__(self, gpus: Gpus, settings: Settings) -> None:
+        """Reach the hardware through `gpus`."""
+        self._gpus = gpus
+        self._locks = settings.data_folder / "gpus.lock"
+        self._host = HostRoot(settings.host_root)
+
+    def check(self, record: ClaimRecord) -> None:
+        """Raise HardwareBusy when something stands where the claim's devices are to be made.
+
+        To be called before the record is written, since what stands there afterwards is the claim's
+        own and is removed with it.
+        """
+        for device in filter(_is_made, record.devices):
+            self._on_gpu(device, partial(partition.check, device=device))
+
+    def apply(self, record: ClaimRecord) -> ClaimRecord:
+        """Make what is missing; gives the record with the numbers and UUIDs that came of it.
+
+        A device that fails is taken back at once, as far as this call made it. Raises HardwareBusy
+        that names who is in the way, DeviceNotFound, BadNode and its kinds, or DriverNotReady.
+        """
+        devices = tuple(
+            self._on_gpu(device, partial(partition.make, device=device))
+            if _is_made(device)
+            else device
+            for device in record.devices
+        )
+        return record.model_copy(update={"devices": devices})
+
+    def undo(self, record: ClaimRecord) -> None:
+        """Remove the claim's partitions; raises when one may still be there.
+
+        What is gone with its GPU or GPU driver is gone: success. While the GPU does not answer or
+        NVML can't be opened on a driver that runs, nobody knows: HardwareBusy or DriverNotReady.
+        Each device is tried, whatever became of the others.
+        """
+        failures: list[DriverError] = []
+        for device in filter(_is_made, record.devices):
+            if device.span is not None:
+                try:
+                    self._remove(device)
+                except DriverError as error:
+                    failures.append(error)
+        if failures:
+            raise failures[0]
+
+    def _remove(self, device: DeviceRecord) -> None:
+        try:
+            self._on_gpu(device, partial(partition.remove, device=device))
+        except (GpuAbsent, GpuLost) as error:
+            _log.warning("a partition is gone with its GPU", device=device.device, err=error)
+        except DriverNotReady:
+            if self._host.has_gpu_driver():
+                raise
+            _log.info("a partition is gone with the GPU driver", device=device.device)
+
+    def _on_gpu(self, device: DeviceRecord, job: Callable[[MigGpu], T]) -> T:
+        def locked(gpu: MigGpu) -> T:
+            with RangeLock(self._locks, device.gpu_uuid, _LOCK_SECONDS):
+                return job(gpu)
+
+        return self._gpus.on_gpu(device.gpu_uuid, locked, _JOB_SECONDS)
+
+
+def _is_made(device: DeviceRecord) -> bool:
+    """Whether the hardware gets its shape for this device; admin access changes nothing."""
+    return device.made and not device.admin_access
