@@ -250,6 +250,14 @@ def made_devices(gpu: Gpu) -> Iterator[PublishedDevice]:
         yield PublishedDevice(gpu_device_name(gpu), gpu, is_made=True)
 
 
-def _least_first(slot: Slot) -> tuple[int, int, int, int]:
+def _least_first(slot: Slot) -> tuple[int, ...]:
     profile = slot.profile
-    return slot.placement.size, profile.memory_bytes, profile.gi_profile_id, -slot.placement.start
+    engines = profile.decoders + profile.encoders + profile.jpeg_engines + profile.ofa_engines
+    return (
+        slot.placement.size,
+        profile.memory_bytes,
+        profile.multiprocessors,
+        profile.copy_engines + engines,
+        profile.gi_profile_id,
+        -slot.placement.start,
+    )

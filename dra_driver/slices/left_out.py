@@ -41,5 +41,6 @@ def told_once(gpu: str, left_out: Iterable[LeftOut]) -> list[LeftOut]:
     """Say once what is so for several partitions of that GPU, instead of once for each."""
     together: dict[LeftOut, list[LeftOut]] = {}
     for entry in left_out:
-        together.setdefault(replace(entry, device=partitions_of(gpu)), []).append(entry)
+        every = entry if entry.device == gpu else replace(entry, device=partitions_of(gpu))
+        together.setdefault(every, []).append(entry)
     return [every if len(same) > 1 else same[0] for every, same in together.items()]
