@@ -130,7 +130,6 @@ class Settings:
 
     def _paths(self) -> dict[str, Path | None]:
         return {
-            "--config": self.config_file,
             "--cdi-root": self.cdi_root,
             "--nvidia-driver-root": self.driver_root,
             "--container-driver-root": self.container_driver_root,

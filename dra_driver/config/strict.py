@@ -47,7 +47,7 @@ _KINDS: Final = {
 _RANGES: Final = {
     "greater_than_equal": "{ge} or more",
     "less_than_equal": "{le} or less",
-    "too_short": "at least {min_length}",
+    "too_short": "at least {min_length} entry",
     "string_too_short": "text of at least {min_length} letter",
 }
 
@@ -99,7 +99,7 @@ def shown(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, dict):
-        return "a mapping"
+        return "a mapping" if value else "an empty mapping"
     if isinstance(value, list):
         return "a list" if value else "an empty list"
     text = repr(value)

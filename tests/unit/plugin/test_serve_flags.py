@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from dra_driver.cli import serve as command
 from dra_driver.cli import settings_options
-from dra_driver.config import Settings
+from dra_driver.config import DEFAULT_CONFIG, Settings, load
 
 
 @pytest.fixture(autouse=True)
@@ -95,6 +95,24 @@ def test_levels_are_words_or_klogs_numbers(
 def test_durations_have_units(monkeypatch: pytest.MonkeyPatch, text: str, seconds: float) -> None:
     settings = settings_of(monkeypatch, "--node-name=n", f"--poll-interval={text}")
     assert settings.poll_seconds == seconds
+
+
+def test_a_flag_wins_over_the_configuration_and_that_over_the_default(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    head = "apiVersion: config.gpu-dra-driver.dev/v1alpha1\nkind: NodeConfig\n"
+    config = load(head + "inventory: {interval: 2m}\nhealth: {ignoreXids: [61, 62]}\n")
+    for arguments, env, interval, xids in (
+        (("--config=/etc/node.yaml",), {}, 120, {61, 62}),
+        (("--poll-interval=30s",), {}, 30, {61, 62}),
+        ((), {"ADDITIONAL_XIDS_TO_IGNORE": "63"}, 120, {63}),
+    ):
+        settings = settings_of(monkeypatch, "--node-name=n", *arguments, env=env)
+        settings.check()
+        effective = settings.under(config)
+        assert (effective.poll_seconds, set(effective.ignored_xids)) == (interval, xids)
+        assert settings.under(DEFAULT_CONFIG) == settings
+    assert settings_of(monkeypatch, "--node-name=n", "--config=/a/b").config_file == Path("/a/b")
 
 
 @pytest.mark.parametrize("text", ["-1s", "0", "nan", "inf", "soon", "3d"])
