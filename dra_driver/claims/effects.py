@@ -17,11 +17,21 @@ class Effect(Protocol):
 
     name: str
 
-    def apply(self, record: ClaimRecord) -> None:
-        """Make the change for every device of the claim; leave alone what is already right."""
+    def apply(self, record: ClaimRecord) -> ClaimRecord:
+        """Make the change for every device of the claim; leave alone what is already right.
+
+        Gives the record with what was found out on the way, such as the UUID of a new partition.
+        """
 
     def undo(self, record: ClaimRecord) -> None:
         """Take the change back; succeeds when there is nothing to take back."""
+
+
+class Partitions(Effect, Protocol):
+    """The step that gives GPUs the shape a claim needs."""
+
+    def check(self, record: ClaimRecord) -> None:
+        """Refuse what can't be made, before there is a record of it. Raises TryAgain."""
 
 
 class CdiEffect:
@@ -36,11 +46,12 @@ class CdiEffect:
         """Write through `specs`."""
         self._specs = specs
 
-    def apply(self, record: ClaimRecord) -> None:
+    def apply(self, record: ClaimRecord) -> ClaimRecord:
         """Write the claim's CDI file, with the record in it for the day that ours is damaged."""
         devices = [as_cdi_device(device) for device in record.devices]
         note = encode(record.in_phase(Phase.PREPARED)).decode()
         self._specs.apply(record.uid, devices, note)
+        return record
 
     def undo(self, record: ClaimRecord) -> None:
         """Remove the claim's CDI file."""

@@ -6,7 +6,7 @@ Prepare, for each claim of the call:
 2. read      the claim's allocation from the API server (the only request)
 3. resolve   allocated names and configs to hardware: a plan, nothing changed yet
 4. reserve   refuse what another claim holds, else write the plan as record "preparing"
-5. make      each effect in turn (so far: cdi); when one fails, all are undone again
+5. make      each effect in turn (mig, cdi); when one fails, all are undone again
 6. commit    record "prepared", and the answer
 
 A claim whose record says "prepared" is located again by hardware identity and runs step 5:
@@ -23,9 +23,9 @@ from functools import partial
 from typing import TypeVar
 
 from dra_driver.cdi import ClaimSpecs
-from dra_driver.claims.effects import CdiEffect, CdiTraces, Effect, as_cdi_device
+from dra_driver.claims.effects import CdiEffect, CdiTraces, Effect, Partitions, as_cdi_device
 from dra_driver.claims.hardware import Hardware
-from dra_driver.claims.resolve import locate, missing_devices, plan
+from dra_driver.claims.resolve import locate, missing_devices, plan, stands
 from dra_driver.claims.steps import Steps
 from dra_driver.config import Settings
 from dra_driver.host import HostRoot
@@ -60,11 +60,15 @@ class Engine:
         settings: Settings,
         kube: KubeClient,
         hardware: Hardware,
+        partitions: Partitions,
         specs: ClaimSpecs,
         metrics: Metrics,
         events: EventQueue,
     ) -> None:
-        """Keep the parts; nothing is read or written before `start`."""
+        """Keep the parts; nothing is read or written before `start`.
+
+        `partitions` is the step `mig`.
+        """
         self._settings = settings
         self._kube = kube
         self._hardware = hardware
@@ -74,7 +78,8 @@ class Engine:
         self.records = Records(settings.data_folder, CdiTraces(specs), self._tell_damage)
         self._host = HostRoot(settings.host_root)
         self._step = Steps(metrics)
-        self._effects: tuple[Effect, ...] = (CdiEffect(specs),)
+        self._partitions = partitions
+        self._effects: tuple[Effect, ...] = (partitions, CdiEffect(specs))
 
     def start(self) -> None:
         """Read the records. Needs neither API server nor NVML. Raises StorageFailed."""
@@ -95,6 +100,16 @@ class Engine:
                     self._located(record, for_new_pod=False), record, cancelled=lambda: False
                 )
                 log.info("claim is restored", claim=ref)
+
+    def without_partition(self, records: Sequence[ClaimRecord]) -> set[str]:
+        """UIDs of those claims whose partitions, made for them, do not stand any more.
+
+        Raises DriverNotReady when the hardware can't be looked at.
+        """
+        if all(stands(record, self._inventory()) for record in records):
+            return set()
+        inventory = self._hardware.look(_LOOK_SECONDS)  # made since the last look, perhaps
+        return {record.uid for record in records if not stands(record, inventory)}
 
     def prepare(
         self, refs: Sequence[ClaimRef], cancelled: Cancel
@@ -159,7 +174,7 @@ class Engine:
             wanted = self._located(record, for_new_pod=True) if record else self._plan(claim)
         if record is None:
             with self._step("prepare", "reserve"):
-                self.records.reserve(wanted)
+                self._reserve(wanted)
         made = self._make(wanted, record, cancelled)
         log.info("claim is prepared", claim=ref, devices=[d.device for d in made.devices])
         return made.answer()
@@ -194,16 +209,30 @@ class Engine:
             inventory = self._hardware.look(_LOOK_SECONDS)
             return locate(record, inventory, for_new_pod=for_new_pod)
 
+    def _reserve(self, record: ClaimRecord) -> None:
+        """Write the record, unless the devices are taken: by a claim, or on the hardware itself.
+
+        The hardware is asked first: what stands at the very place of a partition once there is a
+        record of it is the claim's own.
+        """
+        try:
+            self._partitions.check(record)
+        except TryAgain:
+            self.records.refuse_taken(record)  # who holds it is the better answer
+            raise
+        self.records.reserve(record)
+
     def _make(
         self, wanted: ClaimRecord, before: ClaimRecord | None, cancelled: Cancel
     ) -> ClaimRecord:
         """Apply all steps and commit; what was not prepared before is taken back on failure."""
-        made = wanted.in_phase(Phase.PREPARED)
+        made = wanted
         try:
             for effect in self._effects:
                 _stop_if(cancelled, wanted.ref)
                 with self._step("prepare", effect.name):
-                    effect.apply(wanted)
+                    made = effect.apply(made)
+            made = made.in_phase(Phase.PREPARED)
             with self._step("prepare", "commit"):
                 if made != before:
                     self.records.update(made)

@@ -3,7 +3,8 @@
 * A record that was lost while its CDI file tells of it is written again.
 * A CDI file without a record, and without a word of what it was for, is removed.
 * A CDI file that went missing is written again: a container that restarts within its sandbox does
-  so without a call to this driver. The common file also when the GPU driver was changed.
+  so without a call to this driver. The common file also when the GPU driver was changed. A
+  partition that this driver made and a reboot or a driver reload took is made again.
 * A claim is unprepared when for a whole interval the kubelet has listed no container with it, and
   the API server says that it is gone or holds other devices: the kubelet has lost its own notes
   (`dra_manager_state`).
@@ -76,7 +77,7 @@ class Janitor:
         looks = {
             "mend records": self._records.recover,
             "look for stray CDI files": self._remove_stray_files,
-            "look for CDI files that went missing": self._restore_files,
+            "look for what claims have lost": self._restore,
             "look for claims that nobody needs": self._remove_dead_claims,
         }
         for what, look in looks.items():
@@ -113,12 +114,14 @@ class Janitor:
             except HardwareBusy:
                 continue  # somebody is at work on it
 
-    def _restore_files(self) -> None:
+    def _restore(self) -> None:
         if not self._engine.knows_hardware:
             return  # a poke comes with the first snapshot
         present = self._specs.claim_uids()
-        for record in self._records.all():
-            if record.uid not in present and record.phase is Phase.PREPARED:
+        records = [record for record in self._records.all() if record.phase is Phase.PREPARED]
+        incomplete = self._engine.without_partition(records)
+        for record in records:
+            if record.uid not in present or record.uid in incomplete:
                 self._try(f"restore {record.ref}", partial(self._engine.restore, record.ref))
         self._records.while_held(self._specs.refresh_common)
 

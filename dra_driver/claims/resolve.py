@@ -1,11 +1,15 @@
 """From what the scheduler allocated to the hardware it means: a plan, nothing changed yet."""
 
+from dataclasses import replace
+from typing import Final
+
 from dra_driver.config import GpuConfig, MigDeviceConfig, resolve_config
 from dra_driver.model import (
     AllocatedDevice,
     ClaimRef,
     HealthState,
     Inventory,
+    Partition,
     PublishedDevice,
     ResourceClaim,
 )
@@ -16,6 +20,8 @@ from dra_driver.model.errors import (
     HardwareBusy,
 )
 from dra_driver.state import ClaimRecord, DeviceRecord
+
+_NAMED: Final = 16  # devices in a message
 
 
 def plan(claim: ResourceClaim, inventory: Inventory, boot_id: str) -> ClaimRecord:
@@ -33,16 +39,24 @@ def plan(claim: ResourceClaim, inventory: Inventory, boot_id: str) -> ClaimRecor
 
 
 def missing_devices(claim: ResourceClaim, inventory: Inventory) -> list[str]:
-    """Names of allocated devices that the snapshot does not hold."""
-    present = {device.name for device in inventory.devices()}
-    return [device.device for device in claim.devices if device.device not in present]
+    """Names of allocated devices that the snapshot does not hold.
+
+    Admin access also misses a partition that is not there yet, since it may not make one.
+    """
+    present = {device.name: device for device in inventory.devices()}
+    return [
+        each.device
+        for each in claim.devices
+        if each.device not in present or (each.admin_access and not present[each.device].uuid)
+    ]
 
 
 def locate(record: ClaimRecord, inventory: Inventory, *, for_new_pod: bool = False) -> ClaimRecord:
     """Record with the numbers its devices have now: they change over reboots and driver reloads.
 
     The hardware itself never changes: a GPU is found by its UUID, a partition by GPU, profile and
-    placement, or not at all, which raises DeviceNotFound (field reports dra #930, dra #951).
+    placement, or not at all, which raises DeviceNotFound (field reports dra #930, dra #951). One
+    that this driver makes need not be there: step `mig` makes it again.
     A new Pod gets no device that is sick: that raises DeviceUnhealthy.
     """
     located = tuple(_locate(device, inventory) for device in record.devices)
@@ -52,12 +66,30 @@ def locate(record: ClaimRecord, inventory: Inventory, *, for_new_pod: bool = Fal
     return record.model_copy(update={"devices": located})
 
 
+def stands(record: ClaimRecord, inventory: Inventory) -> bool:
+    """Whether all partitions that were made for the claim are there."""
+    for device in record.devices:
+        gpu = inventory.gpu(device.gpu_uuid)
+        if device.span is None or not device.made or gpu is None:
+            continue
+        if not any(_stands_there(part, device) and part.uuid for part in gpu.partitions):
+            return False
+    return True
+
+
 def _refuse_unhealthy_record(
     record: ClaimRecord, device: DeviceRecord, inventory: Inventory
 ) -> None:
-    for found in inventory.devices():
-        if found.uuid == device.uuid and not device.admin_access:
-            _refuse_unhealthy(record.ref, found)
+    gpu = inventory.gpu(device.gpu_uuid)
+    if gpu is None or device.admin_access:
+        return
+    there = next((part for part in gpu.partitions if _stands_there(part, device)), None)
+    _refuse_unhealthy(record.ref, PublishedDevice(device.device, gpu, partition=there))
+
+
+def _stands_there(partition: Partition, device: DeviceRecord) -> bool:
+    place = (device.gi_profile_id, device.span)
+    return (partition.profile.gi_profile_id, partition.placement) == place
 
 
 def _locate(device: DeviceRecord, inventory: Inventory) -> DeviceRecord:
@@ -67,13 +99,11 @@ def _locate(device: DeviceRecord, inventory: Inventory) -> DeviceRecord:
             f"GPU {device.gpu_uuid}, with which this claim was prepared as {device.device}, is not "
             "on this node any more; delete the Pod and its claim so that it is allocated again"
         )
-    if device.span is None:
+    if device.span is None or device.made:
         return device.model_copy(update={"gpu_minor": gpu.minor})
-    identity = (device.gi_profile_id, device.ci_profile_id, device.span)
     for found in gpu.partitions:
-        profile = found.profile
-        here = (profile.gi_profile_id, profile.ci_profile_id, found.placement)
-        if here == identity and found.uuid is not None:
+        is_same = found.profile.ci_profile_id == device.ci_profile_id
+        if _stands_there(found, device) and is_same and found.uuid is not None:
             return device.model_copy(
                 update={
                     "gpu_minor": gpu.minor,
@@ -96,15 +126,24 @@ def _resolve(
     found = inventory.device(allocated.device)
     if found is None:
         _refuse_unless_complete(inventory, f"device {allocated.device} of claim {claim.ref}")
-        present = ", ".join(device.name for device in inventory.devices()) or "none"
         raise DeviceNotFound(
             f"device {allocated.device} of claim {claim.ref} is not on this node; present: "
-            f"{present}; delete the Pod and its claim so that it is allocated again"
+            f"{_present(inventory)}; delete the Pod and its claim so that it is allocated again"
         )
     if not allocated.admin_access:
         _refuse_unhealthy(claim.ref, found)
         _check_config(claim, allocated, found)
-    partition = found.partition
+    elif not found.uuid:
+        raise DeviceNotFound(
+            f"claim {claim.ref} has admin access to {allocated.device}, which does not exist now: "
+            "it is made for a claim without admin access only"
+        )
+    is_made = found.is_made and not allocated.admin_access
+    return _record(allocated, replace(found, partition=None) if is_made else found, made=is_made)
+
+
+def _record(allocated: AllocatedDevice, found: PublishedDevice, *, made: bool) -> DeviceRecord:
+    slot, partition = found.slot, found.partition
     return DeviceRecord(
         request=allocated.request,
         pool=allocated.pool,
@@ -114,12 +153,20 @@ def _resolve(
         gpu_uuid=found.gpu.uuid,
         gpu_minor=found.gpu.minor,
         uuid=found.uuid,
-        placement=(partition.placement.start, partition.placement.size) if partition else None,
-        gi_profile_id=partition.profile.gi_profile_id if partition else None,
+        placement=(slot.placement.start, slot.placement.size) if slot else None,
+        gi_profile_id=slot.profile.gi_profile_id if slot else None,
         ci_profile_id=partition.profile.ci_profile_id if partition else None,
         gi_id=partition.gi_id if partition else None,
         ci_id=partition.ci_id if partition else None,
+        made=made,
+        may_reset=made and found.gpu.policy.allow_reset,
     )
+
+
+def _present(inventory: Inventory) -> str:
+    names = [device.name for device in inventory.devices()]
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more or "none"
 
 
 def _refuse_unless_complete(inventory: Inventory, what: str) -> None:
@@ -143,9 +190,8 @@ def _refuse_unless_complete(inventory: Inventory, what: str) -> None:
 def _refuse_unhealthy(claim: ClaimRef, device: PublishedDevice) -> None:
     if not device.health.usable:
         raise DeviceUnhealthy(
-            f"device {device.name} ({device.uuid}) of claim {claim} is unhealthy: "
-            f"{device.health.words}; delete the Pod so that another "
-            "device is chosen"
+            f"device {device.name} ({device.uuid or device.gpu.uuid}) of claim {claim} is "
+            f"unhealthy: {device.health.words}; delete the Pod so that another device is chosen"
         )
 
 

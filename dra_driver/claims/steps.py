@@ -13,8 +13,8 @@ from dra_driver.model.errors import Bug
 from dra_driver.telemetry import Metrics
 
 STEPS: Final[Mapping[str, tuple[str, ...]]] = {
-    "prepare": ("read", "resolve", "reserve", "cdi", "commit"),
-    "unprepare": ("cdi", "forget"),
+    "prepare": ("read", "resolve", "reserve", "mig", "cdi", "commit"),
+    "unprepare": ("cdi", "mig", "forget"),
 }
 
 

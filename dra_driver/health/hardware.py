@@ -4,7 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Final
+from typing import Final, TypeVar
 
 from dra_driver.config import Settings
 from dra_driver.health.findings import Findings, applied, located, settled, since, with_event
@@ -13,9 +13,11 @@ from dra_driver.health.notices import EventLog, notices
 from dra_driver.health.xids import ANNOUNCEMENT, APPLICATION
 from dra_driver.model import Gpu, Health, HealthState, Inventory, dated
 from dra_driver.model.errors import DriverNotReady
-from dra_driver.nvml import Discovery, EventKind, HardwareEvent, Look
+from dra_driver.nvml import Discovery, EventKind, HardwareEvent, Look, MigGpu
 from dra_driver.state import Holding
 from dra_driver.telemetry import EventQueue, Metrics
+
+T = TypeVar("T")
 
 _LOOK_SECONDS: Final = 5.0  # between two looks for events that tell nothing new
 _DOUBT_SECONDS: Final = 1.0  # between two looks for partitions that nobody knows
@@ -82,9 +84,14 @@ class Hardware:
             raise DriverNotReady("the GPUs have not been looked at yet")
         return self._inventory
 
-    def reconfigured(self) -> None:
-        """Apply a new configuration soon. Returns at once."""
-        self._discovery.refresh()
+    def on_gpu(self, uuid: str, job: Callable[[MigGpu], T], timeout: float) -> T:
+        """Run a job alone with one GPU, as `Discovery.on_gpu` does."""
+        return self._discovery.on_gpu(uuid, job, timeout)
+
+    def reconfigured(self, settings: Settings) -> None:
+        """Go on under a new configuration, with a look soon. Returns at once."""
+        self._ignored = APPLICATION | settings.ignored_xids
+        self._discovery.follow(settings)
 
     def _looked(self, look: Look) -> None:
         inventory, is_unsure = self._foreign.mark(self._configured(look.inventory))

@@ -1,18 +1,22 @@
 """The node plugin put together: build, start, stop."""
 
+from collections.abc import Iterable
 from typing import Final
 
 from dra_driver.cdi import ClaimSpecs
 from dra_driver.claims import Engine, Janitor
-from dra_driver.config import Settings
+from dra_driver.config import NodeConfig, Settings, configured
 from dra_driver.health import Hardware
 from dra_driver.host import fsyncs
 from dra_driver.kube import EventSender, KubeClient
+from dra_driver.mig import MigEffect
 from dra_driver.model import DriverError, Inventory
+from dra_driver.plugin.config_file import ConfigFile
 from dra_driver.plugin.http_server import HttpServer
 from dra_driver.plugin.kubelet_services import KubeletServices
 from dra_driver.plugin.probes import HealthPort, http_endpoint
 from dra_driver.slices import Publisher
+from dra_driver.state import Holding
 from dra_driver.telemetry import EventQueue, Metrics, logger
 
 _log = logger(__name__)
@@ -25,13 +29,30 @@ class NodePlugin:
     def __init__(self, settings: Settings) -> None:
         """Put the parts together; raises SettingInvalid."""
         settings.check()
+        self._settings = settings
         metrics, events = Metrics(), EventQueue()
         metrics.follow("gpu_dra_driver_fsyncs_total", fsyncs)
         self._kube = KubeClient(settings)
         self._events = EventSender(self._kube, settings, events)
-        self._hardware = Hardware(settings, metrics, events, self._hardware_changed)
+        self._config = ConfigFile(settings.config_file, metrics, self._reconfigured)
+        self._hardware = Hardware(
+            settings.under(self._config.current()),
+            metrics,
+            events,
+            self._hardware_changed,
+            self._configured,
+            self._holdings,
+        )
         self._specs = ClaimSpecs(settings)
-        self._engine = Engine(settings, self._kube, self._hardware, self._specs, metrics, events)
+        self._engine = Engine(
+            settings,
+            self._kube,
+            self._hardware,
+            MigEffect(self._hardware, settings),
+            self._specs,
+            metrics,
+            events,
+        )
         self._publisher = Publisher(
             self._kube, settings, metrics, events, self._engine.records.partitions_held
         )
@@ -50,7 +71,9 @@ class NodePlugin:
             self._hardware.not_ready,
             self._publisher.poke,
         )
-        checks = self._kubelet.checks(self._hardware.not_ready, self._publisher.problem)
+        checks = self._kubelet.checks(
+            self._hardware.not_ready, self._publisher.problem, self._config.problem
+        )
         self._health_port: HealthPort | None = None
         if settings.health_port >= 0:
             self._health_port = HealthPort(settings.health_port, checks.alive)
@@ -74,6 +97,7 @@ class NodePlugin:
         self._events.start()
         self._publisher.start()
         self._hardware.start()
+        self._config.start()
         self._janitor.start()
 
     def stop(self) -> None:
@@ -82,6 +106,7 @@ class NodePlugin:
         Slices stay: the kubelet removes them when no instance comes back within 30 seconds.
         """
         idle = self._kubelet.leave(_GRACE_SECONDS)
+        self._config.stop()
         self._janitor.stop()
         self._publisher.stop()
         self._hardware.stop()
@@ -99,6 +124,15 @@ class NodePlugin:
         self._publisher.publish(inventory)
         self._janitor.poke()
         self._kubelet.health_changed()
+
+    def _holdings(self) -> Iterable[Holding]:
+        return self._engine.records.holdings()
+
+    def _configured(self, inventory: Inventory) -> Inventory:
+        return configured(inventory, self._config.current(), {})
+
+    def _reconfigured(self, config: NodeConfig) -> None:
+        self._hardware.reconfigured(self._settings.under(config))
 
     def _install_hook(self) -> None:
         """Install the CDI hook; a failure costs the claims that need it, not the plugin."""

@@ -79,6 +79,7 @@ class ClaimRecord(BaseModel):
     uid: str
     phase: Phase = Phase.PREPARING
     boot_id: str = ""
+    planned: int = 0  # Unix seconds at which Prepare decided on it; stays when it is made again
     devices: tuple[DeviceRecord, ...] = ()
 
     @property

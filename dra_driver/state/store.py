@@ -130,6 +130,11 @@ class Records:
             write_durably(path, encode(record))
             index.add(record)
 
+    def refuse_taken(self, record: ClaimRecord) -> None:
+        """Raise what `reserve` would raise; nothing is written."""
+        with self._node() as index:
+            index.check(record)
+
     def update(self, record: ClaimRecord) -> None:
         """Replace the record of a claim whose devices stay the same.
 

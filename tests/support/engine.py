@@ -13,11 +13,12 @@ from dra_driver.model import (
     ClaimRef,
     DriverError,
     Inventory,
+    Placement,
     PreparedClaim,
     ResourceClaim,
 )
 from dra_driver.model.errors import ClaimChanged, ClaimNotFound
-from dra_driver.state import Records
+from dra_driver.state import ClaimRecord, DeviceRecord, Records
 from dra_driver.telemetry import EventQueue, Metrics
 from tests.support.driver_tree import DriverTree
 
@@ -63,6 +64,49 @@ class FakeHardware:
         return "" if self.inventory else "NVML has not answered yet"
 
 
+class FakePartitions:
+    """Step `mig` on partitions that are only remembered; outlives engines, not a `reboot`."""
+
+    name = "mig"
+
+    def __init__(self) -> None:
+        self.made: dict[tuple[str, int | None, Placement | None], int] = {}
+        self.calls = 0
+
+    def check(self, record: ClaimRecord) -> None:
+        """Nothing is in the way."""
+
+    def apply(self, record: ClaimRecord) -> ClaimRecord:
+        return record.model_copy(
+            update={"devices": tuple(self._make(device) for device in record.devices)}
+        )
+
+    def undo(self, record: ClaimRecord) -> None:
+        for device in record.devices:
+            if device.made and device.span is not None:
+                self.made.pop(_slot_of(device), None)
+
+    def reboot(self) -> None:
+        self.made.clear()
+
+    def _make(self, device: DeviceRecord) -> DeviceRecord:
+        if not device.made or device.span is None:
+            return device
+        slot = _slot_of(device)
+        if slot not in self.made:
+            used = {gi for (gpu, _, _), gi in self.made.items() if gpu == device.gpu_uuid}
+            self.made[slot] = next(gi for gi in range(1, 8) if gi not in used)
+            self.calls += 1
+        gi = self.made[slot]
+        uuid = f"MIG-{device.gpu_uuid}-{gi}-{self.calls}"
+        ids = {"gi_id": gi, "ci_id": 0, "ci_profile_id": 0, "uuid": device.uuid or uuid}
+        return device.model_copy(update=ids)
+
+
+def _slot_of(device: DeviceRecord) -> tuple[str, int | None, Placement | None]:
+    return device.gpu_uuid, device.gi_profile_id, device.span
+
+
 @dataclass
 class EngineBed:
     """Folders, hardware and API server that outlive engines: `start` is a new process."""
@@ -76,6 +120,7 @@ class EngineBed:
         self.tree = DriverTree(self.folder / "root", gpus=8).build()
         self.tree.settle()
         self.hardware = FakeHardware(self.inventory)
+        self.partitions = FakePartitions()
         self.pod_resources = self.folder / "kubelet.sock"
 
     @property
@@ -96,6 +141,7 @@ class EngineBed:
             self.settings,
             self.api,  # type: ignore[arg-type]
             self.hardware,
+            self.partitions,
             self.specs,
             self.metrics,
             self.events,
