@@ -81,6 +81,9 @@ class SliceAdmission:
                 400, "BadRequest", f"ResourceSlice cannot be decoded: {error}"
             ) from error
         causes = tuple(violations(spec, (old or {}).get("spec"), self.version))
+        keeps_counters = self.gates["DRAPartitionableDevices"] and self.version >= (1, 35)
+        if not causes and keeps_counters and _has_both(new["spec"]):
+            causes = (("spec", "only one of `sharedCounters` or `devices` is allowed"),)
         if causes:
             said = ", ".join(f"{path}: {message}" for path, message in causes)
             raise ApiError(
@@ -128,6 +131,11 @@ class SliceAdmission:
 
     def _is_off(self, gate: str, before: list[JsonObject], keys: tuple[str, ...]) -> bool:
         return not self.gates[gate] and not any(key in device for device in before for key in keys)
+
+
+def _has_both(spec: Mapping[str, Any]) -> bool:
+    """Whether counters and devices are given, if only as empty lists: those are not null in Go."""
+    return all(spec.get(key) is not None for key in ("sharedCounters", "devices"))
 
 
 def _strip(objects: Any, keys: tuple[str, ...]) -> None:  # noqa: ANN401 - any collection of dicts

@@ -4,14 +4,18 @@ from hypothesis import strategies as st
 
 from dra_driver.model import (
     Gpu,
+    GpuPolicy,
     Health,
     HealthState,
     Inventory,
     MemoryType,
     MigProfile,
     Partition,
+    Partitioning,
     Placement,
+    Slot,
 )
+from tests.support.mig_models import slots_of
 
 WORDS = st.sampled_from(
     ("NVIDIA H100", "1g.10gb", "1g.10gb+me", "1g." + "x" * 49, "580.95.05", "gpu-lost", "")
@@ -23,11 +27,13 @@ HEALTH = st.builds(Health, st.sampled_from(HealthState), TEXT, TEXT, st.just(1.0
 PROFILES = st.builds(
     MigProfile, TEXT, COUNT, COUNT, COUNT, COUNT, COUNT, COUNT, COUNT, COUNT, COUNT
 )
+PLACEMENTS = st.builds(Placement, st.integers(-1, 20), st.integers(0, 20))
+SLOTS = st.builds(Slot, PROFILES, PLACEMENTS) | st.sampled_from(slots_of("h100-80gb"))
 PARTITIONS = st.builds(
     Partition,
     TEXT,
     PROFILES,
-    st.builds(Placement, st.integers(-1, 20), st.integers(0, 20)),
+    PLACEMENTS,
     st.integers(0, 20),
     st.integers(0, 5),
     st.none() | TEXT,
@@ -50,6 +56,18 @@ GPUS = st.builds(
     mig_enabled=st.booleans(),
     partitions=st.lists(PARTITIONS, max_size=3).map(tuple),
     health=HEALTH,
+    mig_capable=st.booleans(),
+    slots=st.sampled_from((slots_of("b200"), slots_of("a100-40gb")))
+    | st.lists(SLOTS, max_size=4).map(tuple),
+    policy=st.builds(
+        GpuPolicy,
+        st.sampled_from(Partitioning),
+        allow_reset=st.booleans(),
+        single_strategy=st.booleans(),
+        named_by_uuid=st.booleans(),
+    ),
+    foreign=st.lists(PARTITIONS, max_size=1).map(tuple),
+    held_back=st.sampled_from(("", "a layout waits")),
 )
 INVENTORIES = st.builds(
     Inventory,

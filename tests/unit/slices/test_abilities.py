@@ -58,3 +58,14 @@ def test_what_did_not_come_back_is_not_relied_on_any_more() -> None:
         "DRADeviceTaints",
         "DRAPartitionableDevices",
     )
+
+
+def test_counters_that_did_not_come_back_are_not_relied_on_any_more() -> None:
+    """A slice that has nothing but counters comes back empty where they are dropped."""
+    had = ServerAbilities((1, 37, 2), taints=True, counters=True, multiple_allocations=True)
+    sets = {"sharedCounters": [{"name": "gpu-0-counter-set", "counters": {}}]}
+    assert without_dropped(had, sets, sets) == had
+    assert without_dropped(had, sets, {}).dropped() == ("DRAPartitionableDevices",)
+    beside = sets | {"devices": [{"name": "a", "consumesCounters": [1]}]}
+    assert without_dropped(had, beside, {"devices": [{"name": "a"}]}).counters is False
+    assert without_dropped(had, {"devices": []}, {}) == had

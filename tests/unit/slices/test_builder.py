@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dra_driver.config import Settings
-from dra_driver.model import Gpu, Inventory
+from dra_driver.model import Gpu, Inventory, PublishedDevice, gpu_device_name
 from dra_driver.simulator.api_server.slices import SliceAdmission
 from dra_driver.slices import (
     PoolPlan,
@@ -20,10 +20,10 @@ from dra_driver.slices import (
 from dra_driver.slices.builder import slice_name
 from dra_driver.slices.compare import same_spec
 from tests.support.inventories import gpu, inventory, partition, partitioned
+from tests.unit.slices.published import NEW, OLD, WITHOUT, devices_of, names
 from tests.unit.slices.strategies import INVENTORIES
 
-ALL = ServerAbilities((1, 37, 2), taints=True, counters=True, multiple_allocations=True)
-NONE = ServerAbilities((1, 34, 4))
+ALL = NEW
 SETTINGS = Settings(node_name="node-a")
 
 
@@ -31,26 +31,39 @@ def build(*gpus: Gpu, abilities: ServerAbilities = ALL) -> PoolPlan:
     return build_slices(inventory(*gpus), SETTINGS, abilities)
 
 
-def names(plan: PoolPlan) -> list[list[str]]:
-    return [[device["name"] for device in part.devices] for part in plan.slices]
+def is_told(device: PublishedDevice, plan: PoolPlan) -> bool:
+    """Whether somebody who misses the device finds out why."""
+    name = gpu_device_name(device.gpu)
+    told = {lost.device for lost in plan.left_out if not lost.field}
+    together = {f"{name}-mig-*"} if device.slot is not None or device.is_made else set()
+    foreign = {name} if device.is_made and device.gpu.foreign else set()
+    return bool(told & ({device.name} | together | foreign))
 
 
-@given(INVENTORIES, st.sampled_from((ALL, NONE)))
+@given(INVENTORIES, st.sampled_from((NEW, OLD, WITHOUT)))
 def test_b06_any_hardware_gives_slices_that_the_server_takes(
     found: Inventory, abilities: ServerAbilities
 ) -> None:
     plan = build_slices(found, SETTINGS, abilities)
-    server = SliceAdmission(abilities.version, {})
+    gates = {"DRAPartitionableDevices": abilities.counters, "DRADeviceTaints": abilities.taints}
+    server = SliceAdmission(abilities.version, gates)
     seen: set[str] = set()
+    sets: dict[str, set[str]] = {}
     for obj in plan.objects():
         assert list(check_spec(obj["spec"])) == []
         stored = server(obj, None)  # raises when the stand-in would refuse it
         assert same_spec(obj["spec"], stored["spec"])
-        devices = {device["name"] for device in obj["spec"]["devices"]}
+        devices = {device["name"] for device in obj["spec"].get("devices", ())}
         assert not devices & seen
         seen |= devices
-    out = {lost.device for lost in plan.left_out if not lost.field}
-    assert {device.name for device in found.devices()} == seen | out
+        for group in obj["spec"].get("sharedCounters", ()):
+            assert group["name"] not in sets
+            sets[group["name"]] = set(group["counters"])
+    for entry in devices_of(plan).values():
+        for use in entry.get("consumesCounters", ()):
+            assert set(use["counters"]) <= sets[use["counterSet"]], "else the pool is invalid"
+    for device in found.devices():
+        assert device.name in seen or is_told(device, plan)
 
 
 @given(INVENTORIES)

@@ -8,8 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dra_driver.simulator.api_server.slices import SliceAdmission, canonical
+from dra_driver.slices import ServerAbilities
 from dra_driver.slices.compare import same_spec
 from tests.support.api import slice_of
+from tests.support.dynamic_gpus import dynamic_gpu
+from tests.unit.slices.published import NEW, OLD, plan_for
 
 
 def memory(value: str) -> dict[str, Any]:
@@ -23,6 +26,16 @@ def tainted(**taint: str) -> dict[str, Any]:
     made = {"key": "k", "effect": "NoSchedule"} | taint
     spec: dict[str, Any] = slice_of({"name": "g", "taints": [made]})["spec"]
     return spec
+
+
+def counted(**counters: str) -> dict[str, Any]:
+    amounts = {name: {"value": value} for name, value in counters.items()}
+    return {"sharedCounters": [{"name": "gpu-0-counter-set", "counters": amounts}]}
+
+
+def consuming(value: str) -> dict[str, Any]:
+    use = {"counterSet": "gpu-0-counter-set", "counters": {"memory": {"value": value}}}
+    return {"devices": [{"name": "gpu-0", "consumesCounters": [use]}]}
 
 
 @pytest.mark.parametrize(
@@ -43,6 +56,12 @@ def tainted(**taint: str) -> dict[str, Any]:
         (tainted(timeAdded="2026-01-01T00:00:00Z"), tainted(), False),
         (tainted(value="1k"), tainted(value="1000"), False),
         (tainted(value="79"), tainted(), False),
+        (counted(memory="81920Mi", value="1000"), counted(value="1k", memory="80Gi"), True),
+        (counted(memory="81559Mi"), counted(memory="81560Mi"), False),
+        (counted(memory="0"), counted(), False),
+        (counted(memory="1"), counted(memory="1", ofa="0"), False),
+        (consuming("81920Mi"), consuming("80Gi"), True),
+        (consuming("80Gi"), consuming("80G"), False),
     ],
 )
 def test_what_is_the_same(wanted: Any, found: Any, same: bool) -> None:  # noqa: FBT001
@@ -71,6 +90,17 @@ def test_other_amounts_are_told_apart(one: str, two: str) -> None:
         return Decimal(digits) * (units.get(suffix, 1) if suffix != "m" else Decimal("0.001"))
 
     assert same_spec(memory(one), memory(two)) is (worth(one) == worth(two))
+
+
+@pytest.mark.parametrize("abilities", [NEW, OLD], ids=["apart", "together"])
+def test_counters_that_the_server_stores_are_those_that_were_sent(
+    abilities: ServerAbilities,
+) -> None:
+    """Not a write is made for `81920Mi` that comes back as `80Gi`."""
+    plan = plan_for(dynamic_gpu(model="a100-80gb"), abilities=abilities)
+    server = SliceAdmission(abilities.version, {"DRAPartitionableDevices": True})
+    for obj in plan.objects():
+        assert same_spec(obj["spec"], server(obj, None)["spec"])
 
 
 @pytest.mark.parametrize("version", [(1, 34, 4), (1, 37, 2)])

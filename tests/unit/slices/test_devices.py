@@ -12,17 +12,22 @@ from dra_driver.allocation import DeviceClass, Slice
 from dra_driver.allocation.expression import Subject, matches
 from dra_driver.model import (
     Gpu,
+    GpuPolicy,
     Health,
     HealthState,
     Inventory,
     MemoryType,
     MigProfile,
+    Partitioning,
     PublishedDevice,
     Slot,
+    existing_devices,
+    made_devices,
 )
 from dra_driver.slices import LeftOut, Why, resource_name
 from dra_driver.slices.devices import device_entry
 from tests.support.api import slice_of
+from tests.support.dynamic_gpus import dynamic_gpu
 from tests.support.inventories import (
     MIB,
     SMALL,
@@ -118,6 +123,40 @@ def test_the_resource_name_is_what_the_device_plugin_would_say(profile: str, nam
     slot = Slot(made.profile, made.placement)
     assert resource_name(PublishedDevice("x", parent, slot, made)) == name
     assert resource_name(PublishedDevice("x", parent)) == "gpu"
+
+
+def single(*profiles: MigProfile, mode: Partitioning = Partitioning.EXISTING) -> list[str]:
+    """Resource names under strategy `single` of partitions with these profiles."""
+    policy = GpuPolicy(mode, single_strategy=True)
+    parent = gpu(0, mig_enabled=True, policy=policy)
+    parts = [partition(parent, i, profile) for i, profile in enumerate(profiles)]
+    found = inventory(replace(parent, partitions=tuple(parts)))
+    return [resource_name(device) for device in existing_devices(found.gpus[0])]
+
+
+@pytest.mark.parametrize("mode", [Partitioning.EXISTING, Partitioning.STATIC])
+def test_partitions_of_a_uniformly_cut_gpu_are_gpus_under_strategy_single(
+    mode: Partitioning,
+) -> None:
+    assert single(SMALL, SMALL, mode=mode) == ["gpu", "gpu"]
+    assert single(SMALL, SMALL_MEDIA, mode=mode) == ["mig-1g.10gb", "mig-1g.10gb.me"]
+    assert single(WHOLE, mode=mode) == ["gpu"]
+
+
+def test_strategy_single_counts_instances_that_cannot_be_used() -> None:
+    parent = gpu(0, mig_enabled=True, policy=GpuPolicy(single_strategy=True))
+    useless = partition(parent, 1, SMALL_MEDIA, uuid=None, ci_id=None)
+    cut = replace(parent, partitions=(partition(parent, 0), useless))
+    assert [resource_name(device) for device in existing_devices(cut)] == ["mig-1g.10gb"]
+    same = replace(cut, partitions=(cut.partitions[0], replace(useless, profile=SMALL)))
+    assert [resource_name(device) for device in existing_devices(same)] == ["gpu"]
+
+
+def test_partitions_on_request_are_never_gpus() -> None:
+    assert single(SMALL, SMALL, mode=Partitioning.DYNAMIC) == ["mig-1g.10gb", "mig-1g.10gb"]
+    policy = GpuPolicy(Partitioning.DYNAMIC, single_strategy=True)
+    names = {resource_name(device) for device in made_devices(dynamic_gpu(policy=policy))}
+    assert {"gpu", "mig-1g.10gb", "mig-7g.80gb"} <= names
 
 
 def test_the_largest_partition_just_fits() -> None:

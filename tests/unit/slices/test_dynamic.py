@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dra_driver.model import Gpu, Health, HealthState, MigProfile, Placement, Slot
+from dra_driver.simulator.api_server import ApiError
 from dra_driver.simulator.api_server.slices import SliceAdmission
 from dra_driver.slices import PoolPlan, ServerAbilities, Why, check_spec
 from dra_driver.slices.compare import same_spec
@@ -70,8 +71,12 @@ def test_an_older_server_has_counters_and_devices_together() -> None:
 def test_a_slice_of_counters_has_no_devices_not_even_an_empty_list() -> None:
     """The API server refuses the empty list beside counters."""
     plan = plan_for(dynamic_gpu())
-    assert "devices" not in plan.objects()[0]["spec"]
+    counters = plan.objects()[0]
+    assert "devices" not in counters["spec"]
     assert plan.slices[0].devices == []
+    counters["spec"]["devices"] = []
+    with pytest.raises(ApiError, match="only one of"):
+        SliceAdmission(NEW.version, {})(counters, None)
 
 
 @pytest.mark.parametrize("count", [1, 2, 8, 9, 16])

@@ -100,6 +100,19 @@ def test_a_good_device_breaks_none() -> None:
         assert list(violations(slice_of(GOOD)["spec"], None, version)) == []
 
 
+def sets(*sizes: int) -> list[dict[str, Any]]:
+    """Make counter sets with so many counters."""
+    return [
+        {"name": f"s{i}", "counters": {f"c{n}": {"value": "1"} for n in range(size)}}
+        for i, size in enumerate(sizes)
+    ]
+
+
+def using(counter_set: str, counter: str) -> list[dict[str, Any]]:
+    use = {"counterSet": counter_set, "counters": {counter: {"value": "1"}}}
+    return [{"name": "gpu-0", "consumesCounters": [use]}]
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -114,11 +127,28 @@ def test_a_good_device_breaks_none() -> None:
         ({"devices": [{"name": f"gpu-{n}"} for n in range(65)]}, "more than 64"),
         ({"devices": [{"name": "gpu-0"}, {"name": "gpu-0"}]}, "same name"),
         ({"devices": [{"name": "gpu-0"}, {"name": "Gpu"}]}, r"devices[1].name"),
+        ({"sharedCounters": sets(*[1] * 9)}, "sharedCounters: more than 8"),
+        ({"sharedCounters": sets(33)}, "sharedCounters[0].counters: must be 1 to 32"),
+        ({"sharedCounters": sets(0)}, "sharedCounters[0].counters: must be 1 to 32"),
+        ({"sharedCounters": [*sets(1), *sets(1)]}, "sharedCounters: two have the same name"),
+        ({"sharedCounters": [{**sets(1)[0], "name": "A"}]}, LABEL),
+        ({"sharedCounters": [{"name": "s"}]}, "must be 1 to 32"),
+        ({"sharedCounters": sets(17, 16), "devices": [{"name": "a"}]}, "more than 32 counters"),
+        ({"sharedCounters": sets(1), "devices": using("s0", "c1")}, "'c1' is not in this slice"),
+        ({"sharedCounters": sets(1), "devices": using("s1", "c0")}, "'c0' is not in this slice"),
     ],
 )
 def test_a_slice_that_breaks_a_rule_is_found(changes: dict[str, Any], words: str) -> None:
     found = [str(wrong) for wrong in check_spec(slice_of(**changes)["spec"])]
     assert any(words in each for each in found), found
+
+
+@pytest.mark.parametrize("changes", [{"sharedCounters": sets(32, 32)}, {"sharedCounters": sets(1)}])
+def test_counters_by_themselves_break_no_rule(changes: dict[str, Any]) -> None:
+    spec = slice_of(**changes)["spec"]
+    del spec["devices"]
+    assert list(check_spec(spec)) == []
+    assert list(violations(spec, None, (1, 37, 2))) == []
 
 
 KEYS = st.sampled_from(("type", "a-b", "d.example/x", "x" * 33, "Ünknown", "")) | st.text(

@@ -56,6 +56,18 @@ def test_the_earliest_time_counts() -> None:
     assert times_in(times.applied(plan({"name": "gpu-0", "taints": [taint()]}))) == [OLD]
 
 
+def test_a_slice_of_counters_stays_as_it_is() -> None:
+    """Beside counters the API server refuses even an empty list of devices."""
+    times = TaintTimes()
+    times.note([slice_of({"name": "gpu-0", "taints": [taint(timeAdded=OLD)]})])
+    counters = SlicePlan("counters", {"sharedCounters": [{"name": "s", "counters": {}}]})
+    tainted = SlicePlan("devices", slice_of({"name": "gpu-0", "taints": [taint()]})["spec"])
+    times.note([{"spec": counters.spec}])
+    found = times.applied(PoolPlan((counters, tainted)))
+    assert found.slices[0] == counters
+    assert found.slices[1].devices[0]["taints"] == [taint(timeAdded=OLD)]
+
+
 def make_old(server: ApiServer, run: Publishing) -> None:
     """Let the taint have begun long ago, as the server tells it."""
     (obj,) = run.slices()

@@ -94,3 +94,18 @@ def test_taints_without_effect_came_with_1_35(
     expected: bool,  # noqa: FBT001
 ) -> None:
     assert abilities.taints_without_effect is expected
+
+
+@pytest.mark.parametrize("health", [Health(), SILENT, combined((LOST, XID))])
+def test_a_gpu_that_waits_says_so_before_all_else(health: Health) -> None:
+    words = [Health(HealthState.UNHEALTHY, word, word) for word in "abcd"]
+    for each in (health, combined((health, *words))):
+        found = inventory(gpu(0, health=each, held_back="a layout waits for claim a/b"))
+        (device,) = found.devices()
+        entry = device_entry(device, found, "gpu.nvidia.com", taints=True, notes=True).device or {}
+        assert list(violations(slice_of(entry)["spec"], None, (1, 37, 2))) == []
+        assert len(entry["taints"]) <= 4
+        assert entry["taints"][0] == {
+            "key": "gpu.nvidia.com/layout-pending",
+            "effect": "NoSchedule",
+        }
