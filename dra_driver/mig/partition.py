@@ -11,7 +11,7 @@ from typing import Final
 from dra_driver.host import failpoint
 from dra_driver.mig import refusals
 from dra_driver.model import DriverError
-from dra_driver.model.errors import Bug, HardwareBusy
+from dra_driver.model.errors import Bug, HardwareBusy, HardwareFailed
 from dra_driver.model.gpu import Placement
 from dra_driver.nvml import ComputeInstance, GpuInstance, MigGpu
 from dra_driver.state import DeviceRecord
@@ -139,6 +139,9 @@ def _remove_instance(gpu: MigGpu, device: DeviceRecord) -> None:
                 raise refusals.held(error, gpu.users(instance)) from error
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
+        except HardwareFailed:
+            if gpu.instance(*_slot(device)) is not None:  # else somebody was faster
+                raise
 
 
 def _destroy(gpu: MigGpu, instance: GpuInstance) -> None:

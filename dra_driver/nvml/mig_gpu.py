@@ -107,9 +107,13 @@ class MigGpu:
         """GPU instance of exactly that profile and place, None when there is none."""
         if not self.mig_mode()[0]:
             return None
-        with self._explaining():
-            found = map(_described, reads.gpu_instances(self._device, profile_id))
-            return next((gi for gi in found if gi.placement == place), None)
+        try:
+            found = [*map(_described, reads.gpu_instances(self._device, profile_id))]
+        except CallFailed as failure:
+            if not failure.past_the_end:
+                raise failure.explained(f"GPU {self.uuid}") from failure
+            found = [gi for gi in self.instances() if gi.profile_id == profile_id]
+        return next((gi for gi in found if gi.placement == place), None)
 
     def create_instance(self, profile_id: int, place: Placement) -> GpuInstance:
         """Make a GPU instance; raises HardwareBusy when something takes up its place."""

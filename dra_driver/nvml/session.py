@@ -45,7 +45,7 @@ class System:
 
 
 class _Moved(Exception):
-    """Another GPU is at the index by now."""
+    """Another GPU is at the index by now, or none."""
 
 
 class Session:
@@ -104,13 +104,11 @@ class Session:
         if self._library is None or not self._initialised:
             raise DriverNotReady("NVML is not open")
         deadline = time.monotonic() + timeout
-        if uuid not in self._places:
-            self._find(uuid)
+        index = self._places.get(uuid)
         try:
-            return self._at(self._places[uuid], uuid, job, deadline)
+            return self._at(self._find(uuid) if index is None else index, uuid, job, deadline)
         except _Moved:
-            self._find(uuid)
-        return self._at(self._places[uuid], uuid, job, deadline)
+            return self._at(self._find(uuid), uuid, job, deadline)
 
     def _at(self, index: int, uuid: str, job: Job[T], deadline: float) -> T:
         context = contextvars.copy_context()  # whose failpoints and log lines they are
@@ -132,13 +130,15 @@ class Session:
             if reads.uuid(device) == uuid:
                 return device
         except CallFailed as failure:
+            if failure.past_the_end:
+                raise _Moved from failure
             if failure.nowhere:
                 raise GpuLost(f"GPU {uuid}: {failure}; look at the kernel log") from failure
             raise failure.explained(f"GPU {uuid}") from failure
         raise _Moved
 
-    def _find(self, uuid: str) -> None:
-        """Learn at which index a GPU is, asking all of them."""
+    def _find(self, uuid: str) -> int:
+        """Give the index at which a GPU is now, asking all of them."""
         self._places.pop(uuid, None)
         deadline = time.monotonic() + _FIND_SECONDS
         silent: DriverError | None = None
@@ -149,10 +149,12 @@ class Session:
                 self._places[outcome] = index
             elif isinstance(outcome, DriverError):
                 silent = outcome
-            elif not (outcome.lost or outcome.nowhere):
+            elif outcome.driver_gone:
+                raise outcome.explained(f"gpu {index}")
+            elif not (outcome.lost or outcome.nowhere or outcome.past_the_end):
                 silent = outcome.explained(f"gpu {index}")
-        if uuid in self._places:
-            return
+            if outcome == uuid:
+                return index
         if silent is not None:
             raise HardwareBusy(f"GPU {uuid} is not found while not every GPU answers: {silent}")
         raise GpuAbsent(f"GPU {uuid} is not on this node any more")
