@@ -1,17 +1,25 @@
 """What this node has promised to whom: one record per claim, and the index of who uses what."""
 
+from dra_driver.state.layouts import LayoutNote, LayoutNotes, NotedSlot
 from dra_driver.state.ownership import Holding, Ownership
 from dra_driver.state.record import ClaimRecord, DeviceRecord, Phase, decode, encode
+from dra_driver.state.reservation import is_reservation, reservation, reservation_uid
 from dra_driver.state.store import Records, Traces
 
 __all__ = [
     "ClaimRecord",
     "DeviceRecord",
     "Holding",
+    "LayoutNote",
+    "LayoutNotes",
+    "NotedSlot",
     "Ownership",
     "Phase",
     "Records",
     "Traces",
     "decode",
     "encode",
+    "is_reservation",
+    "reservation",
+    "reservation_uid",
 ]

@@ -11,6 +11,7 @@ from dra_driver.model.claim import ClaimRef
 from dra_driver.model.errors import DeviceInUse, RecordDamaged
 from dra_driver.model.gpu import Placement
 from dra_driver.state.record import ClaimRecord
+from dra_driver.state.reservation import is_reservation
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +131,11 @@ class Ownership:
 
 
 def _held_by_other(record: ClaimRecord, wanted: Holding, held: Holding) -> str:
+    if is_reservation(held.claim):
+        return (
+            f"{wanted.device} ({wanted.gpu_uuid}) for claim {record.ref} can't be had while "
+            f"{held.claim.name} is being applied to that GPU"
+        )
     return (
         f"{wanted.device} ({wanted.gpu_uuid}) for claim {record.ref} is still held by claim "
         f"{held.claim} (UID {held.claim.uid}) as {held.device}; it is free once that claim's Pods "

@@ -1,19 +1,18 @@
 """The record of one claim, and its form on disk.
 
-A file is two lines of JSON: the record, and the SHA-256 of the first line's bytes. Fields that a
-newer version wrote are kept, and since the checksum covers bytes, they do not spoil it.
+A file is sealed (`sealed`). Fields that a newer version wrote are kept.
 """
 
-import hashlib
 import json
 from enum import StrEnum
-from typing import Any, Final
+from typing import Final
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from dra_driver.model.claim import AllocatedDevice, ClaimRef, PreparedClaim, PreparedDevice
 from dra_driver.model.errors import RecordDamaged
 from dra_driver.model.gpu import Placement
+from dra_driver.state.sealed import opened, sealed
 
 SCHEMA: Final = 1
 
@@ -116,21 +115,12 @@ class ClaimRecord(BaseModel):
 
 def encode(record: ClaimRecord) -> bytes:
     """Bytes of a record file."""
-    body = record.model_dump_json(exclude_none=True).encode()
-    seal = json.dumps({"sha256": hashlib.sha256(body).hexdigest()}).encode()
-    return body + b"\n" + seal + b"\n"
+    return sealed(record.model_dump_json(exclude_none=True).encode())
 
 
 def decode(content: bytes, uid: str) -> ClaimRecord:
     """Read the record file of a claim UID; raises RecordDamaged that says what is wrong."""
-    body, _, seal = content.partition(b"\n")
-    try:
-        stored: Any = json.loads(seal)
-        expected = stored["sha256"]
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise RecordDamaged(f"the record of claim {uid} is cut short or not a record") from error
-    if hashlib.sha256(body).hexdigest() != expected:
-        raise RecordDamaged(f"the record of claim {uid} does not match its checksum")
+    body = opened(content, f"the record of claim {uid}")
     try:
         record = ClaimRecord.model_validate_json(body)
     except ValidationError as error:
