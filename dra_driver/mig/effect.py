@@ -1,31 +1,18 @@
 """The step `mig` of Prepare and Unprepare: GPUs get the shape that a claim's record names."""
 
-from collections.abc import Callable
 from functools import partial
-from typing import Final, Protocol, TypeVar
 
 from dra_driver.config import Settings
-from dra_driver.host import HostRoot, RangeLock
+from dra_driver.host import HostRoot
 from dra_driver.mig import partition
+from dra_driver.mig.jobs import GpuJobs, Gpus
 from dra_driver.model import DriverError
 from dra_driver.model.errors import DriverNotReady
-from dra_driver.nvml import GpuAbsent, GpuLost, MigGpu
+from dra_driver.nvml import GpuAbsent, GpuLost
 from dra_driver.state import ClaimRecord, DeviceRecord
 from dra_driver.telemetry import logger
 
-T = TypeVar("T")
-
-_JOB_SECONDS: Final = 20.0  # for all calls about one device; a mode switch takes seconds
-_LOCK_SECONDS: Final = 10.0
-
 _log = logger(__name__)
-
-
-class Gpus(Protocol):
-    """Whoever can run a job alone with one GPU, as `nvml.Discovery.on_gpu` does."""
-
-    def on_gpu(self, uuid: str, job: Callable[[MigGpu], T], timeout: float) -> T:
-        """Run it on that GPU's own thread."""
 
 
 class MigEffect:
@@ -42,8 +29,7 @@ class MigEffect:
 
     def __init__(self, gpus: Gpus, settings: Settings) -> None:
         """Reach the hardware through `gpus`."""
-        self._gpus = gpus
-        self._locks = settings.data_folder / "gpus.lock"
+        self._jobs = GpuJobs(gpus, settings)
         self._host = HostRoot(settings.host_root)
 
     def check(self, record: ClaimRecord) -> None:
@@ -53,7 +39,7 @@ class MigEffect:
         own and is removed with it.
         """
         for device in filter(_is_made, record.devices):
-            self._on_gpu(device, partial(partition.check, device=device))
+            self._jobs.run(device.gpu_uuid, partial(partition.check, device=device))
 
     def apply(self, record: ClaimRecord) -> ClaimRecord:
         """Make what is missing; gives the record with the numbers and UUIDs that came of it.
@@ -62,7 +48,7 @@ class MigEffect:
         that names who is in the way, DeviceNotFound, BadNode and its kinds, or DriverNotReady.
         """
         devices = tuple(
-            self._on_gpu(device, partial(partition.make, device=device))
+            self._jobs.run(device.gpu_uuid, partial(partition.make, device=device))
             if _is_made(device)
             else device
             for device in record.devices
@@ -88,20 +74,13 @@ class MigEffect:
 
     def _remove(self, device: DeviceRecord) -> None:
         try:
-            self._on_gpu(device, partial(partition.remove, device=device))
+            self._jobs.run(device.gpu_uuid, partial(partition.remove, device=device))
         except (GpuAbsent, GpuLost) as error:
             _log.warning("a partition is gone with its GPU", device=device.device, err=error)
         except DriverNotReady:
             if self._host.has_gpu_driver():
                 raise
             _log.info("a partition is gone with the GPU driver", device=device.device)
-
-    def _on_gpu(self, device: DeviceRecord, job: Callable[[MigGpu], T]) -> T:
-        def locked(gpu: MigGpu) -> T:
-            with RangeLock(self._locks, device.gpu_uuid, _LOCK_SECONDS):
-                return job(gpu)
-
-        return self._gpus.on_gpu(device.gpu_uuid, locked, _JOB_SECONDS)
 
 
 def _is_made(device: DeviceRecord) -> bool:

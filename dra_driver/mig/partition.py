@@ -41,7 +41,7 @@ def make(gpu: MigGpu, device: DeviceRecord) -> DeviceRecord:
     try:
         if not was_on:
             gpu.check_time()
-            _switch(gpu, device, on=True)
+            switch(gpu, device, on=True)
         found = gpu.instance(*_slot(device))
         if found is None:
             found = created = _create(gpu, device)
@@ -49,22 +49,22 @@ def make(gpu: MigGpu, device: DeviceRecord) -> DeviceRecord:
         return _described(gpu, device, found, compute)
     except BaseException:
         if created is not None:
-            _try_to(gpu, lambda: _remove_instance(gpu, device))
+            _try_to(gpu, lambda: remove_instance(gpu, device))
         if not was_on:
-            _try_to(gpu, lambda: _leave_mig_mode(gpu, device))
+            _try_to(gpu, lambda: leave_mig_mode(gpu, device))
         raise
 
 
 def remove(gpu: MigGpu, device: DeviceRecord) -> None:
     """Remove the device's partition if it is there, and leave MIG mode when it was the last."""
-    _remove_instance(gpu, device)
-    _try_to(gpu, lambda: _leave_mig_mode(gpu, device))
+    remove_instance(gpu, device)
+    _try_to(gpu, lambda: leave_mig_mode(gpu, device))
 
 
 def _make_whole(gpu: MigGpu, device: DeviceRecord) -> None:
     if gpu.mig_mode()[0]:
         check(gpu, device)
-        _switch(gpu, device, on=False)
+        switch(gpu, device, on=False)
 
 
 def _described(
@@ -107,7 +107,8 @@ def _spanning(gpu: MigGpu, device: DeviceRecord, instance: GpuInstance) -> Compu
     return made
 
 
-def _switch(gpu: MigGpu, device: DeviceRecord, *, on: bool) -> None:
+def switch(gpu: MigGpu, device: DeviceRecord, *, on: bool) -> None:
+    """Switch MIG mode, which is the other now; raises BadNode where that is not allowed."""
     if not _may_switch(gpu, device):
         raise refusals.needs_reset(gpu, on=on)
     failpoint("before-mig-mode")
@@ -122,12 +123,13 @@ def _may_switch(gpu: MigGpu, device: DeviceRecord) -> bool:
     return device.may_reset or gpu.switches_without_reset()
 
 
-def _leave_mig_mode(gpu: MigGpu, device: DeviceRecord) -> None:
+def leave_mig_mode(gpu: MigGpu, device: DeviceRecord) -> None:
+    """Switch MIG mode off if no instance is left and that is allowed."""
     if gpu.mig_mode()[0] and not gpu.instances() and _may_switch(gpu, device):
-        _switch(gpu, device, on=False)
+        switch(gpu, device, on=False)
 
 
-def _remove_instance(gpu: MigGpu, device: DeviceRecord) -> None:
+def remove_instance(gpu: MigGpu, device: DeviceRecord) -> None:
     """Remove what stands at exactly the device's place; waits a little for who still uses it."""
     deadline = time.monotonic() + _PATIENCE_SECONDS
     pause = _FIRST_PAUSE

@@ -173,6 +173,12 @@ class MigGpu:
                     return profile_name(index, info, reads.memory_bytes(self._device))
         return f"profile {profile_id}"
 
+    def processes(self) -> tuple[HostProcess, ...]:
+        """Tell who computes or draws on the GPU or a partition of it; monitors do neither."""
+        with self._explaining():
+            pids = reads.running_processes(self._device)
+        return tuple(self._host.process(pid) for pid in sorted(pids))
+
     def users(self, instance: GpuInstance | None = None) -> tuple[HostProcess, ...]:
         """Tell who is on the GPU, or on one instance: as NVML knows, else who has its device open.
 
