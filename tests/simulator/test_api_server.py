@@ -155,7 +155,7 @@ def test_a_version_that_is_forgotten_is_gone(server: ApiServer) -> None:
 def test_a_status_is_written_by_itself(server: ApiServer) -> None:
     claim = {"metadata": {"name": "c"}, "spec": {"devices": {"requests": []}}}
     assert ask(server, CLAIMS, "POST", claim)[0] == 201
-    patch = {"spec": {"ignored": True}, "status": {"devices": [{"device": "gpu-0"}]}}
+    patch = {"spec": {"ignored": True}, "status": {"reservedFor": [{"uid": "u"}]}}
     status, patched = ask(server, f"{CLAIMS}/c/status", "PATCH", patch)
     assert status == 200
     assert patched["status"] == patch["status"]

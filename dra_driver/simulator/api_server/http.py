@@ -8,6 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
+from dra_driver.simulator.api_server.apply import CONTENT_TYPE, apply
 from dra_driver.simulator.api_server.calls import (
     Call,
     decode,
@@ -138,11 +139,23 @@ class Handler(BaseHTTPRequestHandler):
         if call.verb in ("delete", "deletecollection"):
             return self._delete(call, given)
         if call.verb == "patch":
-            given = merge_patch(objects.get(plural, call.name, call.namespace), given)
+            given = self._patched(objects.get(plural, call.name, call.namespace), given, call)
         place(given, call)
         if call.verb == "create":
             return objects.create(plural, given, dry_run=call.dry_run)
         return objects.replace(plural, given, part=call.part, dry_run=call.dry_run)
+
+    def _patched(self, old: JsonObject, given: JsonObject, call: Call) -> JsonObject:
+        """Object after a patch, with the resourceVersion that it is made from."""
+        place(given, call)
+        uid = given["metadata"].get("uid", old["metadata"]["uid"])
+        if uid != old["metadata"]["uid"]:
+            causes = (("metadata.uid", f'Invalid value: "{uid}": field is immutable'),)
+            raise ApiError(422, "Invalid", f"{call.resource.kind} is invalid: metadata.uid", causes)
+        if self.headers.get("Content-Type") == CONTENT_TYPE:
+            return apply(old, given, call)
+        merged: JsonObject = merge_patch(old, given)
+        return merged
 
     def _list(self, call: Call) -> JsonObject:
         api = self.server.api

@@ -33,11 +33,16 @@ class ApiError(Exception):
         }
         if self.causes:
             causes = [
-                {"reason": "FieldValueInvalid", "message": message, "field": path}
+                {"reason": _cause(message), "message": message, "field": path}
                 for path, message in self.causes
             ]
             answer["details"] = {"causes": causes}
         return answer
+
+
+def _cause(message: str) -> str:
+    """Word of the API for what is wrong with a field; those that no driver asks for are one."""
+    return "FieldValueForbidden" if message.startswith("Forbidden:") else "FieldValueInvalid"
 
 
 @dataclass(frozen=True, slots=True)

@@ -239,9 +239,12 @@ def _require(plural: str, old: JsonObject, uid: str | None, version: str | None)
 
 
 def _merged(old: JsonObject, given: JsonObject, part: str) -> JsonObject:
-    """Object to store: identity is the server's; a part replaces only itself."""
+    """Object to store: identity is the server's; a part replaces only itself, and who owns it."""
     if part:
-        return {**copy.deepcopy(old), part: given.get(part, {})}
+        new = {**copy.deepcopy(old), part: given.get(part, {})}
+        if "managedFields" in given["metadata"]:
+            new["metadata"]["managedFields"] = given["metadata"]["managedFields"]
+        return new
     new = given
     kept = ("uid", "creationTimestamp", "generation", "namespace", "resourceVersion")
     new["metadata"] |= {key: old["metadata"][key] for key in kept if key in old["metadata"]}

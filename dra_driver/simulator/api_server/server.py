@@ -1,9 +1,10 @@
 """A stand-in for the Kubernetes API server: real HTTP, objects in memory, faults on request.
 
 It serves what this driver, its tests and `dra-driver demo` need: ResourceSlices with the rules and
-feature gates of each release from 1.34 on, claims, classes, nodes, Pods and Events, with
-resourceVersions, watches, conflicts, preconditions and dry runs. It allocates nothing, authorises
-everybody unless told otherwise, and proves nothing that only the real server can prove.
+feature gates of each release from 1.34 on, claims with the rules of their device status, classes,
+nodes, Pods and Events, with resourceVersions, watches, conflicts, preconditions and dry runs. It
+allocates nothing, authorises everybody unless told otherwise, and proves nothing that only the real
+server can prove.
 
     with ApiServer(version="1.34.4") as server:
         server.objects.create("nodes", {"metadata": {"name": "node-a"}})
@@ -21,9 +22,10 @@ from typing import Self
 
 import yaml
 
+from dra_driver.simulator.api_server.claims import ClaimAdmission
 from dra_driver.simulator.api_server.http import Listener
 from dra_driver.simulator.api_server.log import Faults, RequestLog
-from dra_driver.simulator.api_server.objects import Objects
+from dra_driver.simulator.api_server.objects import Admit, Objects
 from dra_driver.simulator.api_server.slices import SliceAdmission
 
 
@@ -44,7 +46,8 @@ class ApiServer:
         `tokens` are the bearer tokens it accepts, None accepts everybody.
         """
         self.slices = SliceAdmission(_parse(version), gates or {})
-        self.objects = Objects({"resourceslices": self.slices}, history)
+        self.claims = ClaimAdmission(_parse(version), gates or {})
+        self.objects = Objects(self._admission(), history)
         self.requests = RequestLog()
         self.faults = Faults()
         self.tokens = tokens
@@ -90,7 +93,8 @@ class ApiServer:
     def become(self, version: str, gates: Mapping[str, bool] | None = None) -> None:
         """Turn into another release or other gates, as by an upgrade: all connections end."""
         self.slices = SliceAdmission(_parse(version), gates or {})
-        self.objects.admit_with({"resourceslices": self.slices})
+        self.claims = ClaimAdmission(_parse(version), gates or {})
+        self.objects.admit_with(self._admission())
         self.end_watches()
 
     def end_watches(self) -> None:
@@ -116,6 +120,9 @@ class ApiServer:
         path.touch(mode=0o600)
         path.write_text(yaml.safe_dump(document), encoding="utf-8")
         return path
+
+    def _admission(self) -> Mapping[str, Admit]:
+        return {"resourceslices": self.slices, "resourceclaims": self.claims}
 
     def __enter__(self) -> Self:
         self.start()
