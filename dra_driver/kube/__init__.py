@@ -8,9 +8,11 @@ from dra_driver.kube.client import KubeClient, SliceList, SliceWatch, WatchEvent
 from dra_driver.kube.connection import JsonObject
 from dra_driver.kube.errors import ApiBusy, Conflict, FieldError, Gone, NotFound, Refused
 from dra_driver.kube.events import EventSender
+from dra_driver.kube.status_sender import ClaimStatusSender
 
 __all__ = [
     "ApiBusy",
+    "ClaimStatusSender",
     "Conflict",
     "EventSender",
     "FieldError",

@@ -14,13 +14,15 @@ from dra_driver.config import Settings
 from dra_driver.kube.claims import claim_from_json, claim_ref
 from dra_driver.kube.configuration import configure
 from dra_driver.kube.connection import Connection, JsonObject, Request, Stream
-from dra_driver.kube.errors import Gone, NotFound, Subject
-from dra_driver.model import ClaimRef, ResourceClaim
+from dra_driver.kube.device_status import is_told, status_patch, why_refused
+from dra_driver.kube.errors import Gone, NotFound, Refused, Subject
+from dra_driver.model import ClaimRef, ClaimStatus, ResourceClaim
 from dra_driver.model.errors import ApiUnavailable, Bug, ClaimChanged, ClaimNotFound
 
 _SLICES: Final = "/apis/resource.k8s.io/v1/resourceslices"
 _SLICES_NAME: Final = "resourceslices.resource.k8s.io"
 _CLAIMS_NAME: Final = "resourceclaims.resource.k8s.io"
+_APPLY: Final = "application/apply-patch+yaml"  # of which JSON is a part
 _USER_AGENT: Final = "gpu-dra-driver"
 _SECONDS: Final = 10.0  # for everything but claims, whose callers say how long they can wait
 _VERSION: Final = re.compile(r"v?(\d+)\.(\d+)(?:\.(\d+))?")
@@ -91,12 +93,11 @@ class KubeClient:
         Raises ClaimNotFound, ClaimChanged when another claim has the name now, and what
         `claim_from_json` raises.
         """
-        path = f"/apis/resource.k8s.io/v1/namespaces/{_part(ref.namespace)}/resourceclaims"
-        request = Request(Subject("get", _CLAIMS_NAME, str(ref)), f"{path}/{_part(ref.name)}")
+        request = Request(Subject("get", _CLAIMS_NAME, str(ref)), _claim_path(ref))
         try:
             obj = self._connection.call(request, timeout)
         except NotFound as error:
-            raise ClaimNotFound(f"claim {ref} ({ref.uid}) does not exist (any more)") from error
+            raise _no_claim(ref) from error
         found = claim_ref(obj)
         if found.uid != ref.uid:
             raise ClaimChanged(
@@ -104,6 +105,29 @@ class KubeClient:
                 f"has {found.uid}"
             )
         return claim_from_json(obj, self._driver, self._pool)
+
+    def apply_claim_status(self, status: ClaimStatus) -> bool:
+        """Tell in a claim's status what became of its devices; false: the server drops such words.
+
+        A server-side apply under this driver's name: entries are merged by driver, pool, device and
+        share, so those of others stay, and what an earlier call told and this one does not goes.
+        The server writes nothing when nothing differs. Raises ClaimNotFound, ClaimChanged when
+        another claim has the name now, ClaimNotAllocated when it does not hold these devices.
+        """
+        patch = Request(
+            Subject("patch", f"{_CLAIMS_NAME}/status", str(status.ref)),
+            f"{_claim_path(status.ref)}/status",
+            {"fieldManager": self._driver, "force": "true"},
+            status_patch(status, self._driver),
+            _APPLY,
+        )
+        try:
+            answer = self._connection.call(patch, _SECONDS)
+        except NotFound as error:
+            raise _no_claim(status.ref) from error
+        except Refused as error:
+            raise why_refused(status.ref, error, self._driver) from error
+        return is_told(answer, self._driver)
 
     def server_version(self) -> tuple[int, int, int]:
         """Release of the API server, such as (1, 37, 2); pre-releases count as the release."""
@@ -178,6 +202,15 @@ class KubeClient:
 
     def _own_slices(self) -> dict[str, str]:
         return {"fieldSelector": f"spec.driver={self._driver},spec.nodeName={self._node}"}
+
+
+def _claim_path(ref: ClaimRef) -> str:
+    namespace = f"/apis/resource.k8s.io/v1/namespaces/{_part(ref.namespace)}"
+    return f"{namespace}/resourceclaims/{_part(ref.name)}"
+
+
+def _no_claim(ref: ClaimRef) -> ClaimNotFound:
+    return ClaimNotFound(f"claim {ref} ({ref.uid}) does not exist (any more)")
 
 
 def _part(name: str) -> str:

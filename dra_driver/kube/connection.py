@@ -24,6 +24,7 @@ _METHODS: Final[Mapping[str, str]] = {
     "watch": "GET",
     "create": "POST",
     "update": "PUT",
+    "patch": "PATCH",
     "delete": "DELETE",
 }
 _CONNECT_SECONDS: Final = 5.0
@@ -38,6 +39,7 @@ class Request:
     path: str
     query: Mapping[str, str] = field(default_factory=dict)
     body: JsonObject | None = None
+    content_type: str = "application/json"
 
 
 class Connection:
@@ -87,7 +89,7 @@ class Connection:
     def _send(self, request: Request, timeouts: tuple[float, float]) -> "RESTResponse":
         headers = {"Accept": "application/json"}
         if request.body is not None:
-            headers["Content-Type"] = "application/json"
+            headers["Content-Type"] = request.content_type
         try:
             method, url, sent, body, _ = self._client.param_serialize(
                 _METHODS[request.subject.verb],

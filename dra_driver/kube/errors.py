@@ -1,7 +1,7 @@
 """What the API server answers when it does not do what was asked, as errors of this driver.
 
-Only the publisher and the event sender meet those that are defined here; claims meet those of the
-model (`ApiUnavailable`, `ClaimNotFound`, `PermissionMissing` …).
+Only the publisher and the senders of events and claim statuses meet those that are defined here;
+claims meet those of the model (`ApiUnavailable`, `ClaimNotFound`, `PermissionMissing` …).
 """
 
 import json
@@ -44,10 +44,14 @@ class ApiBusy(ApiUnavailable):
 
 @dataclass(frozen=True, slots=True)
 class FieldError:
-    """One field of a refused object, such as `spec.devices[3].name`, and what is wrong with it."""
+    """One field of a refused object, such as `spec.devices[3].name`, and what is wrong with it.
+
+    `reason` is the server's word for it, such as `FieldValueForbidden`; empty when it gave none.
+    """
 
     field: str
     message: str
+    reason: str = ""
 
 
 class Refused(Bug):
@@ -120,7 +124,7 @@ class _Words:
 
 
 def _field(cause: Mapping[str, Any]) -> FieldError:
-    return FieldError(str(cause.get("field", "")), str(cause.get("message", "")))
+    return FieldError(*(str(cause.get(key, "")) for key in ("field", "message", "reason")))
 
 
 def _pause(header: str | None) -> float | None:

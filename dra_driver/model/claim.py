@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from dra_driver.model.gpu import Placement
+
 
 @dataclass(frozen=True, slots=True)
 class ClaimRef:
@@ -70,3 +72,33 @@ class PreparedClaim:
 
     ref: ClaimRef
     devices: tuple[PreparedDevice, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceStatus:
+    """A partition that was made for a claim, as the claim's status tells it.
+
+    What no slice can say: it has its UUID and its instance ids only since it was made.
+    """
+
+    pool: str
+    device: str
+    uuid: str
+    parent_uuid: str
+    profile: str  # `1g.10gb`; empty when its GPU does not answer any more
+    placement: Placement
+    gi_id: int | None = None
+    ci_id: int | None = None
+    share_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimStatus:
+    """What is to be told in the status of a prepared claim: all of our devices that need it.
+
+    Equal each time for the same preparation, `since` too: a server that has it writes nothing.
+    """
+
+    ref: ClaimRef
+    since: int  # Unix seconds from which on the devices are ready
+    devices: tuple[DeviceStatus, ...]

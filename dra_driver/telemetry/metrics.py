@@ -29,6 +29,15 @@ class Metric:
     zero: tuple[Mapping[str, str], ...] = field(default=())  # series that exist from the start
 
 
+_LEFT_OUT: Final = (
+    "invalid",
+    "refused",
+    "unhealthy",
+    "held",
+    "held-back",
+    "no-counters",
+    "foreign",
+)
 _OPERATIONS: Final = ({"operation": "prepare"}, {"operation": "unprepare"})
 
 CATALOGUE: Final[tuple[Metric, ...]] = (
@@ -131,12 +140,30 @@ CATALOGUE: Final[tuple[Metric, ...]] = (
         "gauge",
         "Devices and values of devices that are not published, by reason.",
         ("reason",),
-        tuple({"reason": reason} for reason in ("invalid", "refused", "unhealthy")),
+        tuple({"reason": reason} for reason in _LEFT_OUT),
     ),
     Metric(
         "gpu_dra_driver_config_valid",
         "gauge",
         "1 while the configuration file counts as it is, 0 while an earlier content does.",
+    ),
+    Metric(
+        "gpu_dra_driver_claim_status_writes_total",
+        "counter",
+        "Tries to write what was made for a claim into its status, by result.",
+        ("result",),
+        tuple(
+            {"result": result}
+            for result in (
+                "written",
+                "gone",
+                "forbidden",
+                "unavailable",
+                "refused",
+                "ignored",
+                "dropped",
+            )
+        ),
     ),
     Metric(
         "gpu_dra_driver_registered",
