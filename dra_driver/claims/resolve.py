@@ -43,11 +43,11 @@ def missing_devices(claim: ResourceClaim, inventory: Inventory) -> list[str]:
 
     Admin access also misses a partition that is not there yet, since it may not make one.
     """
-    present = {device.name: device for device in inventory.devices()}
+    found = [(each, inventory.device(each.device)) for each in claim.devices]
     return [
         each.device
-        for each in claim.devices
-        if each.device not in present or (each.admin_access and not present[each.device].uuid)
+        for each, device in found
+        if device is None or (each.admin_access and not device.uuid)
     ]
 
 

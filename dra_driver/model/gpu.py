@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import chain
 
 from dra_driver.model.health import Health, combined
 
@@ -213,8 +214,15 @@ class Inventory:
             yield from made_devices(gpu) if gpu.is_dynamic else existing_devices(gpu)
 
     def device(self, name: str) -> PublishedDevice | None:
-        """Device of that name, or None."""
-        return next((device for device in self.devices() if device.name == name), None)
+        """Device of that name, or None.
+
+        Where partitions are made for claims, those of others are devices by name as well: where
+        the API server keeps no counters they are published, and one may have been allocated before
+        the configuration changed.
+        """
+        theirs = (existing_devices(gpu) for gpu in self.gpus if gpu.foreign)
+        every = chain(self.devices(), chain.from_iterable(theirs))
+        return next((device for device in every if device.name == name), None)
 
     def gpu(self, uuid: str) -> Gpu | None:
         """GPU of that UUID, or None."""

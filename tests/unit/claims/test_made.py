@@ -58,6 +58,18 @@ def test_a_partition_is_made_for_the_claim_and_removed_with_it(bed: EngineBed) -
     assert (bed.partitions.made, bed.leftovers()) == ({}, [])
 
 
+def test_a_partition_of_others_is_given_as_it_is_and_left(bed: EngineBed) -> None:
+    """It is published where the API server keeps no counters."""
+    theirs = partition(gpu(0), 0, gi_id=1)
+    bed.hardware.inventory = dynamic(mig_enabled=True, partitions=(theirs,), foreign=(theirs,))
+    ref = bed.claim("one", FIRST)
+    assert bed.prepare(ref).devices[0].uuid == theirs.uuid
+    with pytest.raises(DeviceInUse):
+        bed.prepare(bed.claim("other", FIRST))
+    bed.unprepare(ref)
+    assert (bed.partitions.calls, bed.leftovers()) == (0, [])
+
+
 def test_what_overlaps_is_refused_whatever_the_scheduler_says(bed: EngineBed) -> None:
     bed.prepare(bed.claim("one", FIRST))
     for other in (FIRST, ALL, "gpu-0"):
