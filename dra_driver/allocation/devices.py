@@ -1,7 +1,7 @@
 """Devices as the allocation sees them: read from ResourceSlices of `resource.k8s.io/v1`."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from dra_driver.allocation.fields import Fields, ObjectInvalid
@@ -48,6 +48,9 @@ class Taint:
         return f"{self.key}{value}:{self.effect}"
 
 
+Counters = Mapping[str, Quantity]  # amounts by counter
+
+
 @dataclass(frozen=True, slots=True)
 class Device:
     """One device of a slice."""
@@ -58,7 +61,7 @@ class Device:
     taints: tuple[Taint, ...] = ()
     local: bool = True  # only the node that publishes it can use it
     allows_multiple: bool = False
-    consumes_counters: bool = False
+    consumes: Mapping[str, Counters] = field(default_factory=dict)  # by counter set of the pool
 
     def attribute(self, name: str) -> AttributeValue | None:
         """Value of the attribute with that full name; a bare key is in the driver's domain."""
@@ -80,6 +83,7 @@ class Slice:
     node: str  # empty: not bound to one node
     all_nodes: bool
     devices: tuple[Device, ...]
+    counter_sets: tuple[tuple[str, Counters], ...] = ()  # by name, which may be there twice
 
     @classmethod
     def parse(cls, manifest: Mapping[str, Any]) -> "Slice":
@@ -100,6 +104,10 @@ class Slice:
                 _device(device, driver, pool_name, local=bool(node))
                 for device in spec.children("devices")
             ),
+            counter_sets=tuple(
+                (group.text("name"), _amounts(group, "counters"))
+                for group in spec.children("sharedCounters")
+            ),
         )
 
 
@@ -107,14 +115,17 @@ def _device(fields: Fields, driver: str, pool: str, *, local: bool) -> Device:
     return Device(
         id=DeviceId(driver, pool, fields.text("name")),
         attributes={key: _attribute(value) for key, value in fields.entries("attributes")},
-        capacity={key: _quantity(value) for key, value in fields.entries("capacity")},
+        capacity=_amounts(fields, "capacity"),
         taints=tuple(
             Taint(taint.text("key"), taint.text("value", ""), taint.text("effect"))
             for taint in fields.children("taints")
         ),
         local=local,
         allows_multiple=fields.flag("allowMultipleAllocations"),
-        consumes_counters=any(True for _ in fields.children("consumesCounters")),
+        consumes={
+            use.text("counterSet"): _amounts(use, "counters")
+            for use in fields.children("consumesCounters")
+        },
     )
 
 
@@ -128,6 +139,10 @@ def _attribute(fields: Fields) -> AttributeValue:
     if "version" in fields:
         return Version(fields.text("version"))
     raise ObjectInvalid(f"{fields.where}: one of string, int, bool or version is wanted")
+
+
+def _amounts(fields: Fields, key: str) -> dict[str, Quantity]:
+    return {name: _quantity(value) for name, value in fields.entries(key)}
 
 
 def _quantity(fields: Fields) -> Quantity:

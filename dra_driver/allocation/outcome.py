@@ -16,9 +16,9 @@ class Cause(Enum):
     TAKEN = "taken"
     CLASS_SELECTOR = "not in the class"
     REQUEST_SELECTOR = "ruled out by the request's selectors"
+    COUNTER = "short of a shared counter"
     TAINTED = "tainted"
     CONSTRAINT = "against a constraint"
-    NEEDS_COUNTERS = "partitions made on demand, which this version does not evaluate"
     SELECTOR_FAILED = "not answered by a selector"
 
 
@@ -28,7 +28,7 @@ class Rejection:
 
     device: DeviceId
     cause: Cause
-    detail: str  # which selector, taint, constraint or holder
+    detail: str  # which selector, counter, taint, constraint or holder
 
     def __str__(self) -> str:
         return f"{self.device.device}: {self.detail}"

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from time import monotonic
 
 from dra_driver.allocation.claims import Alternative, Claim, DeviceClass, Mode
+from dra_driver.allocation.counters import Ledger
 from dra_driver.allocation.devices import Device, DeviceId
 from dra_driver.allocation.matching import (
     GiveUp,
@@ -54,6 +55,7 @@ class Search:
         self._deadline = deadline
         self._matcher = Matcher(classes)
         self._devices = [device for pool in pools for device in pool.devices]
+        self._ledger = Ledger(pools, taken)
         self._matching: dict[tuple[int, str], list[Device]] = {}  # for requests for all devices
         self._granted: list[list[tuple[Grant, Device]]] = [[] for _ in claims]
         self._chosen: list[list[Alternative]] = [[] for _ in claims]
@@ -155,8 +157,10 @@ class Search:
             if objection is None:
                 grant = Grant(device.id, spot.alternative)
                 self._granted[spot.claim].append((grant, device))
+                self._ledger.take(device)
                 if self._fill(spot, left - 1, position + 1):
                     return True
+                self._ledger.give_back(device)
                 self._granted[spot.claim].pop()
             elif all_of_them and objection.cause is Cause.CONSTRAINT:
                 raise GiveUp(
@@ -185,8 +189,8 @@ class Search:
         rejection = self._matcher.judge(claim, spot.alternative, device)
         if rejection is not None:
             return rejection
-        if device.consumes_counters:
-            return Rejection(device.id, Cause.NEEDS_COUNTERS, "consumes shared counters")
+        if short := self._ledger.shortage(device):
+            return Rejection(device.id, Cause.COUNTER, short)
         return taint_objection(spot.alternative, device) or constraint_objection(
             claim.constraints, spot.alternative, device, self._granted[spot.claim]
         )

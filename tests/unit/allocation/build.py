@@ -51,10 +51,22 @@ def mig(name: str, parent: str, profile: str = "1g.10gb", **more: Any) -> Manife
     return device(name, type="mig", parentUUID=parent, profile=profile, memory="10Gi", **more)
 
 
+def counters(name: str, **amounts: str) -> Manifest:
+    """Build a counter set."""
+    return {"name": name, "counters": {key: {"value": text} for key, text in amounts.items()}}
+
+
+def consuming(device: Manifest, name: str, **amounts: str) -> Manifest:
+    """Let a device also consume from a counter set."""
+    use = {"counterSet": name, "counters": counters(name, **amounts)["counters"]}
+    return device | {"consumesCounters": [*device.get("consumesCounters", ()), use]}
+
+
 def resource_slice(
     name: str,
     devices: Iterable[Manifest],
     *,
+    shared: Iterable[Manifest] = (),
     node: str | None = NODE,
     pool: str = NODE,
     driver: str = DRIVER,
@@ -67,6 +79,9 @@ def resource_slice(
         "pool": {"name": pool, "generation": generation, "resourceSliceCount": count},
         "devices": list(devices),
     }
+    if shared:
+        spec["sharedCounters"] = list(shared)
+    spec = {key: value for key, value in spec.items() if key != "devices" or value or not shared}
     spec |= {"allNodes": True} if node is None else {"nodeName": node}
     return {"metadata": {"name": name}, "spec": spec}
 
@@ -144,3 +159,19 @@ def claim(
     if config:
         devices["config"] = list(config)
     return {"metadata": {"namespace": "default", "name": name}, "spec": {"devices": devices}}
+
+
+def question(
+    slices: list[Manifest],
+    *claims: Manifest,
+    classes: list[Manifest] | None = None,
+    taken: tuple[str, ...] = (),
+) -> Manifest:
+    """Build what the evaluator and the scheduler's own code are asked alike."""
+    return {
+        "node": NODE,
+        "slices": slices,
+        "classes": CLASSES if classes is None else classes,
+        "claims": list(claims),
+        "taken": [[DRIVER, NODE, device] for device in taken],
+    }

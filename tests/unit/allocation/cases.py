@@ -6,7 +6,6 @@ from tests.unit.allocation.build import (
     CLASSES,
     DRIVER,
     IS_GPU,
-    NODE,
     Manifest,
     claim,
     device_class,
@@ -14,8 +13,10 @@ from tests.unit.allocation.build import (
     gpu,
     mig,
     opaque,
+    question,
     resource_slice,
 )
+from tests.unit.allocation.counter_cases import COUNTERS
 
 _SICK = {"key": "gpu.nvidia.com/xid", "value": "79", "effect": "NoSchedule"}
 _TWO = resource_slice("s0", [gpu("gpu-0"), gpu("gpu-1", "A100", "40Gi", nvlink="a")])
@@ -33,21 +34,6 @@ _MODEL = f"device.attributes['{DRIVER}'].model == '%s'"
 _NVLINK = f"device.attributes['{DRIVER}'].nvlink == 'a'"
 
 
-def _ask(
-    slices: list[Manifest],
-    *claims: Manifest,
-    classes: list[Manifest] | None = None,
-    taken: tuple[str, ...] = (),
-) -> Manifest:
-    return {
-        "node": NODE,
-        "slices": slices,
-        "classes": CLASSES if classes is None else classes,
-        "claims": list(claims),
-        "taken": [[DRIVER, NODE, device] for device in taken],
-    }
-
-
 def _one(name: str, *selectors: str, **more: Any) -> Manifest:
     return claim(name, {"gpu": exactly("gpu", *selectors, **more)})
 
@@ -62,46 +48,46 @@ def _many(count: int) -> list[Manifest]:
 
 
 SELECTION: dict[str, Manifest] = {
-    "first device of the class": _ask([_TWO], _one("c")),
-    "partition by class": _ask([_MIXED], claim("c", {"m": exactly("mig")})),
-    "two of them": _ask([_TWO], _one("c", count=2)),
-    "three of two": _ask([_TWO], _one("c", count=3)),
-    "by memory": _ask([_TWO], _one("c", _MEMORY)),
-    "by model": _ask([_TWO], _one("c", _MODEL % "A100")),
-    "by a model that is not there": _ask([_TWO], _one("c", _MODEL % "B200")),
-    "two selectors that no device passes": _ask([_TWO], _one("c", _MEMORY, _MODEL % "A100")),
-    "missing key on a device that is reached": _ask([_TWO], _one("c", _NVLINK)),
-    "missing key behind the device that fits": _ask(
+    "first device of the class": question([_TWO], _one("c")),
+    "partition by class": question([_MIXED], claim("c", {"m": exactly("mig")})),
+    "two of them": question([_TWO], _one("c", count=2)),
+    "three of two": question([_TWO], _one("c", count=3)),
+    "by memory": question([_TWO], _one("c", _MEMORY)),
+    "by model": question([_TWO], _one("c", _MODEL % "A100")),
+    "by a model that is not there": question([_TWO], _one("c", _MODEL % "B200")),
+    "two selectors that no device passes": question([_TWO], _one("c", _MEMORY, _MODEL % "A100")),
+    "missing key on a device that is reached": question([_TWO], _one("c", _NVLINK)),
+    "missing key behind the device that fits": question(
         [resource_slice("s0", [gpu("gpu-0", nvlink="a"), gpu("gpu-1")])], _one("c", _NVLINK)
     ),
-    "missing key on a taken device": _ask([_TWO], _one("c", _NVLINK), taken=("gpu-0",)),
-    "missing key guarded by has": _ask(
+    "missing key on a taken device": question([_TWO], _one("c", _NVLINK), taken=("gpu-0",)),
+    "missing key guarded by has": question(
         [_TWO], _one("c", f"has(device.attributes['{DRIVER}'].nvlink) && {_NVLINK}")
     ),
-    "class that reads a missing key": _ask(
+    "class that reads a missing key": question(
         [_TWO], _one("c"), classes=[device_class("gpu", _NVLINK)]
     ),
-    "selector that does not compile": _ask([_TWO], _one("c", "device.nope == 1")),
-    "selector that is not a condition": _ask([_TWO], _one("c", "device.driver")),
-    "class without selectors": _ask([_MIXED], _one("c"), classes=[device_class("gpu")]),
-    "unknown class": _ask([_TWO], claim("c", {"g": exactly("nope")})),
-    "nothing published": _ask([], _one("c")),
+    "selector that does not compile": question([_TWO], _one("c", "device.nope == 1")),
+    "selector that is not a condition": question([_TWO], _one("c", "device.driver")),
+    "class without selectors": question([_MIXED], _one("c"), classes=[device_class("gpu")]),
+    "unknown class": question([_TWO], claim("c", {"g": exactly("nope")})),
+    "nothing published": question([], _one("c")),
 }
 
 COUNTS: dict[str, Manifest] = {
-    "all of a class": _ask([_MIXED], claim("c", {"m": exactly("mig", everything=True)})),
-    "all where there is none": _ask([_TWO], claim("c", {"m": exactly("mig", everything=True)})),
-    "all where one is taken": _ask(
+    "all of a class": question([_MIXED], claim("c", {"m": exactly("mig", everything=True)})),
+    "all where there is none": question([_TWO], claim("c", {"m": exactly("mig", everything=True)})),
+    "all where one is taken": question(
         [_MIXED], claim("c", {"m": exactly("mig", everything=True)}), taken=("gpu-2-mig-b",)
     ),
-    "all against a constraint": _ask(
+    "all against a constraint": question(
         [_MIXED],
         claim("c", {"m": exactly("mig", everything=True)}, constraints=[_match("parentUUID")]),
     ),
-    "32 devices": _ask(_many(32), _one("c", count=32)),
-    "33 devices": _ask(_many(40), _one("c", count=33)),
-    "all of 40": _ask(_many(40), _one("c", everything=True)),
-    "second alternative under the limit": _ask(
+    "32 devices": question(_many(32), _one("c", count=32)),
+    "33 devices": question(_many(40), _one("c", count=33)),
+    "all of 40": question(_many(40), _one("c", everything=True)),
+    "second alternative under the limit": question(
         _many(40),
         claim(
             "c",
@@ -114,19 +100,19 @@ COUNTS: dict[str, Manifest] = {
 }
 
 REQUESTS: dict[str, Manifest] = {
-    "two requests": _ask([_MIXED], claim("c", {"g": exactly("gpu"), "m": exactly("mig")})),
-    "requests compete": _ask(
+    "two requests": question([_MIXED], claim("c", {"g": exactly("gpu"), "m": exactly("mig")})),
+    "requests compete": question(
         [_TWO], claim("c", {"any": exactly("gpu"), "big": exactly("gpu", _MEMORY)})
     ),
-    "first alternative": _ask(
+    "first alternative": question(
         [_TWO],
         claim("c", {"g": [("big", exactly("gpu", _MEMORY)), ("any", exactly("gpu"))]}),
     ),
-    "second alternative": _ask(
+    "second alternative": question(
         [_TWO],
         claim("c", {"g": [("huge", exactly("gpu", _MODEL % "B200")), ("any", exactly("gpu"))]}),
     ),
-    "alternatives and what follows": _ask(
+    "alternatives and what follows": question(
         [_TWO],
         claim(
             "c",
@@ -136,39 +122,39 @@ REQUESTS: dict[str, Manifest] = {
             },
         ),
     ),
-    "no alternative": _ask(
+    "no alternative": question(
         [_TWO],
         claim("c", {"g": [("b", exactly("gpu", _MODEL % "B200")), ("m", exactly("mig"))]}),
     ),
-    "admin access to what is taken": _ask(
+    "admin access to what is taken": question(
         [_TWO], _one("c", admin=True, everything=True), taken=("gpu-0", "gpu-1")
     ),
-    "admin access beside a device": _ask(
+    "admin access beside a device": question(
         [_TWO],
         claim("c", {"own": exactly("gpu"), "watch": exactly("gpu", admin=True)}),
     ),
-    "admin access before a device": _ask(
+    "admin access before a device": question(
         [_TWO],
         claim("c", {"watch": exactly("gpu", admin=True), "own": exactly("gpu", count=2)}),
     ),
-    "admin access in another claim": _ask(
+    "admin access in another claim": question(
         [_TWO], _one("a", count=2), _one("b", admin=True, everything=True)
     ),
 }
 
 CONSTRAINTS: dict[str, Manifest] = {
-    "same parent": _ask(
+    "same parent": question(
         [_MIXED],
         claim("c", {"a": exactly("mig"), "b": exactly("mig")}, constraints=[_match("parentUUID")]),
     ),
-    "same parent for three": _ask(
+    "same parent for three": question(
         [_MIXED],
         claim("c", {"a": exactly("mig", count=3)}, constraints=[_match("parentUUID")]),
     ),
-    "same attribute that some lack": _ask(
+    "same attribute that some lack": question(
         [_TWO], claim("c", {"a": exactly("gpu")}, constraints=[_match("nvlink")])
     ),
-    "constraint on other requests": _ask(
+    "constraint on other requests": question(
         [_MIXED],
         claim(
             "c",
@@ -176,7 +162,7 @@ CONSTRAINTS: dict[str, Manifest] = {
             constraints=[_match("parentUUID", "a", "b")],
         ),
     ),
-    "constraint on a subrequest": _ask(
+    "constraint on a subrequest": question(
         [_MIXED],
         claim(
             "c",
@@ -184,11 +170,11 @@ CONSTRAINTS: dict[str, Manifest] = {
             constraints=[_match("parentUUID", "a", "b/x")],
         ),
     ),
-    "true is not 1": _ask(
+    "true is not 1": question(
         [resource_slice("s0", [gpu("gpu-0", mark=True), gpu("gpu-1", mark=1)])],
         claim("c", {"a": exactly("gpu", count=2)}, constraints=[_match("mark")]),
     ),
-    "same version": _ask(
+    "same version": question(
         [
             resource_slice(
                 "s0",
@@ -197,7 +183,7 @@ CONSTRAINTS: dict[str, Manifest] = {
         ],
         claim("c", {"a": exactly("gpu", count=2)}, constraints=[_match("v")]),
     ),
-    "distinct parents": _ask(
+    "distinct parents": question(
         [_MIXED],
         claim(
             "c",
@@ -205,7 +191,7 @@ CONSTRAINTS: dict[str, Manifest] = {
             constraints=[{"distinctAttribute": f"{DRIVER}/parentUUID"}],
         ),
     ),
-    "too many distinct parents": _ask(
+    "too many distinct parents": question(
         [_MIXED],
         claim(
             "c",
@@ -216,12 +202,12 @@ CONSTRAINTS: dict[str, Manifest] = {
 }
 
 CLAIMS: dict[str, Manifest] = {
-    "two claims": _ask([_TWO], _one("a"), _one("b")),
-    "three claims for two": _ask([_TWO], _one("a"), _one("b"), _one("c")),
-    "first claim makes room": _ask([_TWO], _one("a"), _one("b", _MEMORY)),
-    "taken by somebody else": _ask([_TWO], _one("a"), taken=("gpu-0",)),
-    "all taken": _ask([_TWO], _one("a"), taken=("gpu-0", "gpu-1")),
-    "configs of class and claim": _ask(
+    "two claims": question([_TWO], _one("a"), _one("b")),
+    "three claims for two": question([_TWO], _one("a"), _one("b"), _one("c")),
+    "first claim makes room": question([_TWO], _one("a"), _one("b", _MEMORY)),
+    "taken by somebody else": question([_TWO], _one("a"), taken=("gpu-0",)),
+    "all taken": question([_TWO], _one("a"), taken=("gpu-0", "gpu-1")),
+    "configs of class and claim": question(
         [_MIXED],
         claim(
             "c",
@@ -237,7 +223,7 @@ CLAIMS: dict[str, Manifest] = {
             ),
         ],
     ),
-    "configs of subrequests": _ask(
+    "configs of subrequests": question(
         [_TWO],
         claim(
             "c",
@@ -257,14 +243,14 @@ CLAIMS: dict[str, Manifest] = {
 }
 
 POOLS: dict[str, Manifest] = {
-    "slices by name": _ask(
+    "slices by name": question(
         [
             resource_slice("s1", [gpu("gpu-0")], count=2),
             resource_slice("s0", [gpu("gpu-9")], count=2),
         ],
         _one("c"),
     ),
-    "pools by driver and name": _ask(
+    "pools by driver and name": question(
         [
             resource_slice("a", [gpu("gpu-0")], pool="z"),
             resource_slice("b", [gpu("gpu-1")], pool="m"),
@@ -273,49 +259,49 @@ POOLS: dict[str, Manifest] = {
         _one("c"),
         classes=[device_class("gpu")],
     ),
-    "older generation": _ask(
+    "older generation": question(
         [
             resource_slice("s0", [gpu("gpu-0")], generation=1),
             resource_slice("s1", [gpu("gpu-1")], generation=2),
         ],
         _one("c"),
     ),
-    "incomplete pool": _ask([resource_slice("s0", [gpu("gpu-0")], count=2)], _one("c")),
-    "incomplete pool beside a good one": _ask(
+    "incomplete pool": question([resource_slice("s0", [gpu("gpu-0")], count=2)], _one("c")),
+    "incomplete pool beside a good one": question(
         [
             resource_slice("s0", [gpu("gpu-0")], count=2, pool="a"),
             resource_slice("s1", [gpu("gpu-1")], pool="b"),
         ],
         _one("c"),
     ),
-    "all from an incomplete pool": _ask(
+    "all from an incomplete pool": question(
         [resource_slice("s0", [gpu("gpu-0")], count=2)], _one("c", everything=True)
     ),
-    "duplicate device": _ask(
+    "duplicate device": question(
         [
             resource_slice("s0", [gpu("gpu-0")], count=2),
             resource_slice("s1", [gpu("gpu-0")], count=2),
         ],
         _one("c"),
     ),
-    "slices of another node": _ask(
+    "slices of another node": question(
         [resource_slice("s0", [gpu("gpu-0")], node="node-b", pool="node-b"), _TWO], _one("c")
     ),
-    "part of the pool on another node": _ask(
+    "part of the pool on another node": question(
         [
             resource_slice("s0", [gpu("gpu-0")], node="node-b", count=2),
             resource_slice("s1", [gpu("gpu-1")], count=2),
         ],
         _one("c"),
     ),
-    "newer generation on another node only": _ask(
+    "newer generation on another node only": question(
         [
             resource_slice("s0", [gpu("gpu-0")], node="node-b", generation=2, count=2),
             resource_slice("s1", [gpu("gpu-1")], count=2),
         ],
         _one("c"),
     ),
-    "all while a newer generation is on another node only": _ask(
+    "all while a newer generation is on another node only": question(
         [
             resource_slice("s0", [gpu("gpu-0")], node="node-b", generation=2, count=2),
             resource_slice("s1", [gpu("gpu-1")], count=2),
@@ -323,8 +309,8 @@ POOLS: dict[str, Manifest] = {
         ],
         _one("c", everything=True),
     ),
-    "devices for all nodes": _ask([resource_slice("s0", [gpu("gpu-0")], node=None)], _one("c")),
-    "attributes with the driver's domain": _ask(
+    "devices for all nodes": question([resource_slice("s0", [gpu("gpu-0")], node=None)], _one("c")),
+    "attributes with the driver's domain": question(
         [
             resource_slice(
                 "s0",
@@ -350,7 +336,7 @@ POOLS: dict[str, Manifest] = {
 
 def _tainted(effect: str, *tolerations: Manifest) -> Manifest:
     devices = [gpu("gpu-0", taints=[_SICK | {"effect": effect}])]
-    return _ask([resource_slice("s0", devices)], _one("c", tolerations=tolerations))
+    return question([resource_slice("s0", devices)], _one("c", tolerations=tolerations))
 
 
 TAINTS: dict[str, Manifest] = {
@@ -371,7 +357,7 @@ TAINTS: dict[str, Manifest] = {
 }
 
 CASES: dict[str, Manifest] = {
-    f"{group}: {name}": question
+    f"{group}: {name}": asked
     for group, questions in (
         ("selection", SELECTION),
         ("counts", COUNTS),
@@ -380,6 +366,7 @@ CASES: dict[str, Manifest] = {
         ("claims", CLAIMS),
         ("pools", POOLS),
         ("taints", TAINTS),
+        ("counters", COUNTERS),
     )
-    for name, question in questions.items()
+    for name, asked in questions.items()
 }

@@ -9,6 +9,8 @@ from tests.unit.allocation.build import (
     DRIVER,
     NODE,
     claim,
+    consuming,
+    counters,
     device_class,
     exactly,
     gpu,
@@ -28,12 +30,15 @@ def _one_of_each() -> dict[str, object]:
         gpu("gpu-1", memory="40Gi"),
         mig("gpu-2-mig-a", "GPU-2"),
         gpu("gpu-3", taints=[TAINT]),
-        gpu("gpu-4") | {"consumesCounters": [{"counterSet": "gpu-4", "counters": {}}]},
+        consuming(gpu("gpu-4"), "gpu-4-set", engines="3"),
         gpu("gpu-5", rack="a"),
     ]
     return {
         "node": NODE,
-        "slices": [resource_slice("s0", devices)],
+        "slices": [
+            resource_slice("s0", devices, count=2),
+            resource_slice("s1", [], shared=[counters("gpu-4-set", engines="2")], count=2),
+        ],
         "classes": CLASSES,
         "claims": [
             claim(
@@ -56,13 +61,12 @@ def test_every_device_has_its_reason() -> None:
         "gpu-1": (Cause.REQUEST_SELECTOR, f"request gpu: selector #0: {BIG}"),
         "gpu-2-mig-a": (Cause.CLASS_SELECTOR, reasons["gpu-2-mig-a"][1]),
         "gpu-3": (Cause.TAINTED, "taint gpu.nvidia.com/xid=79:NoSchedule"),
-        "gpu-4": (Cause.NEEDS_COUNTERS, "consumes shared counters"),
+        "gpu-4": (Cause.COUNTER, "counter engines of gpu-4-set: 3 wanted, 2 left"),
     }
     assert reasons["gpu-2-mig-a"][1].startswith("class gpu: selector #0: device.driver ==")
     assert str(outcome) == (
         "claim default/c: request gpu wants 2 devices, 1 found (1 taken, 1 not in the class, "
-        "1 ruled out by the request's selectors, 1 tainted, "
-        "1 partitions made on demand, which this version does not evaluate)"
+        "1 ruled out by the request's selectors, 1 short of a shared counter, 1 tainted)"
     )
 
 
@@ -102,6 +106,10 @@ def test_an_invalid_expression_is_shown_with_its_position() -> None:
     [
         ("pools: incomplete pool", "is incomplete: 1 of 2 slices of generation 1"),
         ("pools: duplicate device", "is invalid: duplicate device name gpu-0"),
+        ("counters: a set that is missing", "counter set gone of device g not found"),
+        ("counters: a counter that is missing", "counter y not found in counter set a"),
+        ("counters: a set that is there twice", "is invalid: duplicate counter set name a"),
+        ("counters: whole after small", "0 found (3 not in the class, 1 short of a shared"),
         ("pools: all from an incomplete pool", "asks for all devices, but pool"),
         ("selection: nothing published", "(no device is published for this node)"),
         ("selection: three of two", "2 found (no other device is published for this node)"),
@@ -155,3 +163,23 @@ def test_counters_keep_only_the_devices_that_need_them_back() -> None:
     question = _one_of_each()
     question["claims"] = [claim("c", {"gpu": exactly("gpu", BIG)})]
     assert granted(question) == [["gpu-5"]]
+
+
+@pytest.mark.parametrize(
+    ("case", "device", "detail"),
+    [
+        ("big after small", "gpu-0-mig-2-0", "counter slice-1 of gpu-0-set: 1 wanted, 0 left"),
+        ("small after whole", "gpu-0-mig-1-1", "counter memory of gpu-0-set: 10Gi wanted, 0 left"),
+        ("less than the device takes", "gpu-0-mig-2-0", "memory of gpu-0-set: 20Gi wanted, 10Gi l"),
+        (
+            "what is overdrawn holds back the pool",
+            "gpu-1-mig-1-0",
+            "counter memory of gpu-0-set: devices in use take more than there is",
+        ),
+    ],
+)
+def test_the_counter_that_is_short_is_named(case: str, device: str, detail: str) -> None:
+    """The emptiest first: it says best what stands in the way."""
+    outcome = refusal(CASES[f"counters: {case}"])
+    details = {r.device.device: r.detail for r in outcome.shortfalls[0].rejections}
+    assert detail in details[device]
