@@ -1,6 +1,7 @@
 """The DeviceClasses that we ship, evaluated on devices as we publish them."""
 
 import re
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,11 @@ import yaml
 
 from dra_driver.allocation import DeviceClass, Slice
 from dra_driver.allocation.expression import Subject, matches
+from dra_driver.model import GpuPolicy
+from tests.support import inventories
+from tests.support.dynamic_gpus import dynamic_gpu
 from tests.unit.allocation.hardware import MIG_MODELS, every_kind
+from tests.unit.slices.published import plan_for
 
 FOLDER = Path(__file__).parents[3] / "deviceclasses"
 SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
@@ -24,10 +29,18 @@ def shipped() -> list[dict[str, Any]]:
 
 CLASSES = {c.name: c for c in map(DeviceClass.parse, shipped())}
 DEVICES = [device for manifest in every_kind() for device in Slice.parse(manifest).devices]
+ON_REQUEST = [
+    device
+    for minor, model in enumerate(MIG_MODELS)
+    for manifest in plan_for(dynamic_gpu(100 + minor, model)).objects()
+    for device in Slice.parse(manifest).devices
+]
+DEVICES += ON_REQUEST
 
 SUBJECTS = {device.id: Subject(device) for device in DEVICES}
 
 
+@cache
 def _matching(name: str) -> set[str]:
     return {
         device.id.device
@@ -56,7 +69,35 @@ def test_the_two_main_classes_split_the_devices() -> None:
     whole, partitions = _matching("gpu.nvidia.com"), _matching("mig.nvidia.com")
     assert whole | partitions == everything
     assert not whole & partitions
-    assert whole == {"gpu-0", "gpu-1", "gpu-2", "gpu-3"}
+    made = {d.id.device for d in ON_REQUEST if d.attributes["type"] == "gpu"}
+    assert whole == {"gpu-0", "gpu-1", "gpu-2", "gpu-3"} | made
+    assert len(made) == len([key for key in MIG_MODELS if not key.startswith("a100")])
+
+
+def test_partitions_on_request_are_in_the_class_of_their_profile() -> None:
+    for device in ON_REQUEST:
+        if device.attributes["type"] == "mig":
+            profile = str(device.attributes["profile"]).replace("+", ".")
+            assert device.id.device in _matching(f"mig-{profile}.gpu.nvidia.com")
+            assert device.id.device in _matching("mig.nvidia.com")
+    assert len(ON_REQUEST) == 25 * len(MIG_MODELS) + 4
+
+
+def test_partitions_that_stand_for_gpus_are_in_both_main_classes() -> None:
+    """Strategy `single`: unchanged Pods with `nvidia.com/gpu` get them, claims still find them."""
+    policy = GpuPolicy(single_strategy=True)
+    cut = inventories.partitioned(0, 0, 1, policy=policy)
+    (manifest,) = plan_for(cut).objects()
+    found = [Subject(device) for device in Slice.parse(manifest).devices]
+    in_class = {
+        name: sum(all(matches(text, each) for text in each_class.selectors) for each in found)
+        for name, each_class in CLASSES.items()
+    }
+    assert {name for name, count in in_class.items() if count} == {
+        "gpu.nvidia.com",
+        "mig.nvidia.com",
+    }
+    assert in_class["gpu.nvidia.com"] == 2
 
 
 def test_each_extended_resource_has_one_class() -> None:
