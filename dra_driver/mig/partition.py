@@ -46,13 +46,15 @@ def make(gpu: MigGpu, device: DeviceRecord) -> DeviceRecord:
         if found is None:
             found = created = _create(gpu, device)
         compute = _spanning(gpu, device, found)
-        return _described(gpu, device, found, compute)
-    except BaseException:
+        described = _described(gpu, device, found, compute)
+        gpu.check_time()  # nobody waits for it any more: it is taken back
+    except BaseException:    except BaseException:
         if created is not None:
             _try_to(gpu, lambda: remove_instance(gpu, device))
         if not was_on:
             _try_to(gpu, lambda: leave_mig_mode(gpu, device))
         raise
+    return described
 
 
 def remove(gpu: MigGpu, device: DeviceRecord) -> None:

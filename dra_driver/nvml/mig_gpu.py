@@ -118,7 +118,12 @@ class MigGpu:
     def create_instance(self, profile_id: int, place: Placement) -> GpuInstance:
         """Make a GPU instance; raises HardwareBusy when something takes up its place."""
         with self._explaining():
-            return _described(writes.create_gpu_instance(self._device, profile_id, place))
+            handle = writes.create_gpu_instance(self._device, profile_id, place)
+            try:
+                return _described(handle)
+            except CallFailed:
+                writes.destroy_gpu_instance(handle)
+                raise
 
     def destroy_instance(self, instance: GpuInstance) -> None:
         """Remove a GPU instance that has no compute instance; HardwareBusy while it is in use."""

@@ -17,11 +17,12 @@ from tests.support.node import SimulatedNode
 class MigBed:
     """The step `mig` over a running Discovery of one node."""
 
-    def __init__(self, node: SimulatedNode, data: Path) -> None:
-        """Look at the node once."""
+    def __init__(self, node: SimulatedNode, data: Path, *, looked: bool = True) -> None:
+        """Begin to look at the node, and wait for the first look if it shall have `looked`."""
         self.node = node
         self.watch = Watch(node.root)
-        self.watch.look()
+        if looked:
+            self.watch.look()
         data.mkdir(parents=True, exist_ok=True)
         settings = Settings(
             node_name="node-a",
@@ -90,12 +91,13 @@ MakeMigBed = Callable[..., MigBed]
 
 
 @pytest.fixture
-def mig_bed(tmp_path: Path) -> Iterator[MakeMigBed]:
-    """Start the step on a node: `mig_bed(node)`; twice on one node is as two processes."""
+def mig_bed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeMigBed]:
+    """Start the step on a node: `mig_bed(node)`."""
+    monkeypatch.setattr("dra_driver.nvml.listener.WAIT_MILLISECONDS", 50)  # ends sooner
     made: list[MigBed] = []
 
-    def make(node: SimulatedNode) -> MigBed:
-        made.append(MigBed(node, tmp_path / "plugins" / "gpu.nvidia.com"))
+    def make(node: SimulatedNode, **options: bool) -> MigBed:
+        made.append(MigBed(node, tmp_path / "plugins" / "gpu.nvidia.com", **options))
         return made[-1]
 
     yield make
