@@ -48,7 +48,7 @@ def make(gpu: MigGpu, device: DeviceRecord) -> DeviceRecord:
         compute = _spanning(gpu, device, found)
         described = _described(gpu, device, found, compute)
         gpu.check_time()  # nobody waits for it any more: it is taken back
-    except BaseException:    except BaseException:
+    except BaseException:
         if created is not None:
             _try_to(gpu, lambda: remove_instance(gpu, device))
         if not was_on:
