@@ -26,6 +26,7 @@ from dra_driver.cdi import ClaimSpecs
 from dra_driver.claims.effects import CdiEffect, CdiTraces, Effect, Partitions, as_cdi_device
 from dra_driver.claims.hardware import Hardware
 from dra_driver.claims.resolve import locate, missing_devices, plan, stands
+from dra_driver.claims.status import StatusQueue, claim_status
 from dra_driver.claims.steps import Steps
 from dra_driver.config import Settings
 from dra_driver.host import HostRoot
@@ -62,17 +63,19 @@ class Engine:
         hardware: Hardware,
         partitions: Partitions,
         specs: ClaimSpecs,
+        statuses: StatusQueue,
         metrics: Metrics,
         events: EventQueue,
     ) -> None:
         """Keep the parts; nothing is read or written before `start`.
 
-        `partitions` is the step `mig`.
+        `partitions` is the step `mig`; `statuses` takes what claims tell in their status.
         """
         self._settings = settings
         self._kube = kube
         self._hardware = hardware
         self._specs = specs
+        self._statuses = statuses
         self._metrics = metrics
         self._events = events
         self.records = Records(settings.data_folder, CdiTraces(specs), self._tell_damage)
@@ -236,11 +239,17 @@ class Engine:
             with self._step("prepare", "commit"):
                 if made != before:
                     self.records.update(made)
+            self._tell_status(made)
         except Exception:
             if before is None:
                 self._roll_back(wanted)
             raise
         return made
+
+    def _tell_status(self, record: ClaimRecord) -> None:
+        status = claim_status(record, self._hardware.current())
+        if status is not None:
+            self._statuses.add(status)
 
     def _roll_back(self, record: ClaimRecord) -> None:
         """Take a failed Prepare back, without hiding why it failed."""
@@ -260,6 +269,7 @@ class Engine:
 
     def _take_back(self, record: ClaimRecord) -> None:
         """Undo all steps, last first, and forget the record; whatever fails is left for a retry."""
+        self._statuses.forget(record.uid)
         for effect in reversed(self._effects):
             with self._step("unprepare", effect.name):
                 effect.undo(record)

@@ -1,7 +1,19 @@
 """What a prepared claim tells in its status, so that exporters can join metrics with its Pods."""
 
+from typing import Protocol
+
 from dra_driver.model import ClaimStatus, DeviceStatus, Inventory, Placement
 from dra_driver.state import ClaimRecord, DeviceRecord
+
+
+class StatusQueue(Protocol):
+    """Takes statuses that are written later."""
+
+    def add(self, status: ClaimStatus) -> None:
+        """Let it be written, in the place of one of this claim that still waits."""
+
+    def forget(self, uid: str) -> None:
+        """Write nothing any more of a claim whose devices are taken back."""
 
 
 def claim_status(record: ClaimRecord, inventory: Inventory | None) -> ClaimStatus | None:

@@ -8,7 +8,7 @@ from dra_driver.claims import Engine, Janitor
 from dra_driver.config import NodeConfig, Settings, configured
 from dra_driver.health import Hardware
 from dra_driver.host import fsyncs
-from dra_driver.kube import EventSender, KubeClient
+from dra_driver.kube import ClaimStatusSender, EventSender, KubeClient
 from dra_driver.mig import MigEffect
 from dra_driver.model import DriverError, Inventory
 from dra_driver.plugin.config_file import ConfigFile
@@ -44,12 +44,14 @@ class NodePlugin:
             self._holdings,
         )
         self._specs = ClaimSpecs(settings)
+        self._statuses = ClaimStatusSender(self._kube, metrics)
         self._engine = Engine(
             settings,
             self._kube,
             self._hardware,
             MigEffect(self._hardware, settings),
             self._specs,
+            self._statuses,
             metrics,
             events,
         )
@@ -95,6 +97,7 @@ class NodePlugin:
         self._kubelet.start()
         self._install_hook()
         self._events.start()
+        self._statuses.start()
         self._publisher.start()
         self._hardware.start()
         self._config.start()
@@ -116,6 +119,7 @@ class NodePlugin:
             self._http.stop()
         if self._health_port:
             self._health_port.stop()
+        self._statuses.stop()
         self._events.stop()
         self._kubelet.close()
         self._kube.close()

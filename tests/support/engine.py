@@ -11,6 +11,7 @@ from dra_driver.config import Settings
 from dra_driver.model import (
     AllocatedDevice,
     ClaimRef,
+    ClaimStatus,
     DriverError,
     Inventory,
     Placement,
@@ -62,6 +63,19 @@ class FakeHardware:
 
     def not_ready(self) -> str:
         return "" if self.inventory else "NVML has not answered yet"
+
+
+class FakeStatuses:
+    """Statuses that wait, by claim UID; none is ever written."""
+
+    def __init__(self) -> None:
+        self.waiting: dict[str, ClaimStatus] = {}
+
+    def add(self, status: ClaimStatus) -> None:
+        self.waiting[status.ref.uid] = status
+
+    def forget(self, uid: str) -> None:
+        self.waiting.pop(uid, None)
 
 
 class FakePartitions:
@@ -121,6 +135,7 @@ class EngineBed:
         self.tree.settle()
         self.hardware = FakeHardware(self.inventory)
         self.partitions = FakePartitions()
+        self.statuses = FakeStatuses()
         self.pod_resources = self.folder / "kubelet.sock"
 
     @property
@@ -143,6 +158,7 @@ class EngineBed:
             self.hardware,
             self.partitions,
             self.specs,
+            self.statuses,
             self.metrics,
             self.events,
         )
