@@ -180,6 +180,7 @@ class PublishedDevice:
 
 
 _NOT_LABEL = re.compile(r"[^a-z0-9-]")
+_PARTITION = "-mig-"  # stands in a name between GPU and profile
 
 
 def gpu_device_name(gpu: Gpu) -> str:
@@ -191,7 +192,7 @@ def partition_device_name(gpu: Gpu, slot: Slot) -> str:
     """Name of a partition, as `gpu-1-mig-2g47gb-14-0`: profile, GI profile id, placement start."""
     profile = _NOT_LABEL.sub("-", slot.profile.name.replace(".", "").lower())
     place = f"{slot.profile.gi_profile_id}-{slot.placement.start}"
-    return f"{gpu_device_name(gpu)}-mig-{profile}-{place}"
+    return f"{gpu_device_name(gpu)}{_PARTITION}{profile}-{place}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +212,7 @@ class Inventory:
         instance without compute instance is not given out at all.
         """
         for gpu in sorted(self.gpus, key=lambda gpu: gpu.minor):
-            yield from made_devices(gpu) if gpu.is_dynamic else existing_devices(gpu)
+            yield from _devices_of(gpu)
 
     def device(self, name: str) -> PublishedDevice | None:
         """Device of that name, or None.
@@ -220,13 +221,22 @@ class Inventory:
         the API server keeps no counters they are published, and one may have been allocated before
         the configuration changed.
         """
-        theirs = (existing_devices(gpu) for gpu in self.gpus if gpu.foreign)
-        every = chain(self.devices(), chain.from_iterable(theirs))
-        return next((device for device in every if device.name == name), None)
+        for gpu in self.gpus:
+            whole = gpu_device_name(gpu)
+            if name == whole or name.startswith(f"{whole}{_PARTITION}"):
+                theirs = existing_devices(gpu) if gpu.foreign else ()
+                for device in chain(_devices_of(gpu), theirs):
+                    if device.name == name:
+                        return device
+        return None
 
     def gpu(self, uuid: str) -> Gpu | None:
         """GPU of that UUID, or None."""
         return next((gpu for gpu in self.gpus if gpu.uuid == uuid), None)
+
+
+def _devices_of(gpu: Gpu) -> Iterator[PublishedDevice]:
+    return made_devices(gpu) if gpu.is_dynamic else existing_devices(gpu)
 
 
 def existing_devices(gpu: Gpu) -> Iterator[PublishedDevice]:

@@ -1,15 +1,27 @@
 """Quantities, names and snapshots."""
 
+from dataclasses import replace
 from decimal import Decimal
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dra_driver.model import Gpu, Inventory, MigProfile, Partition, Placement, Quantity, Slot
+from dra_driver.model import (
+    Gpu,
+    GpuPolicy,
+    Inventory,
+    MigProfile,
+    Partition,
+    Partitioning,
+    Placement,
+    Quantity,
+    Slot,
+)
 from dra_driver.model import errors as errors_module
 from dra_driver.model.errors import DriverError
 from dra_driver.model.gpu import partition_device_name
+from tests.support.dynamic_gpus import dynamic_gpu, with_partitions
 
 
 @pytest.mark.parametrize(
@@ -62,6 +74,25 @@ def test_a_gpu_in_mig_mode_is_never_given_out_whole() -> None:
         )
     )
     assert [device.name for device in inventory.devices()] == ["gpu-0", "gpu-1-mig-2g20gb-14-2"]
+
+
+@pytest.mark.parametrize("policy", [GpuPolicy(), GpuPolicy(Partitioning.DYNAMIC)])
+@pytest.mark.parametrize("by_uuid", [False, True])
+def test_each_device_is_found_by_its_name_and_by_no_other(
+    policy: GpuPolicy,
+    by_uuid: bool,  # noqa: FBT001 - a case
+) -> None:
+    """Name `gpu-1` begins that of `gpu-10`, and of its partitions."""
+    named = replace(policy, named_by_uuid=by_uuid)
+    gpus = [dynamic_gpu(minor, policy=named) for minor in (1, 10, 2)]
+    gpus[2] = with_partitions(gpus[2], gpus[2].slots[:2])
+    found = Inventory(tuple(gpus))
+    devices = list(found.devices())
+    assert len(devices) >= 4
+    for device in devices:
+        assert found.device(device.name) == device
+        assert found.device(f"{device.name}-") is None
+        assert found.device(device.name.upper()) is None
 
 
 def test_every_error_has_a_reason_word_of_its_own() -> None:
