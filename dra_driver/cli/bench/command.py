@@ -3,6 +3,7 @@
 import sys
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -10,6 +11,7 @@ import click
 
 from dra_driver.cli import EXIT_FINDING
 from dra_driver.cli.bench.figures import Result, read_result
+from dra_driver.cli.bench.offer import GPU, MIG
 from dra_driver.cli.bench.run import Plan, run_embedded, run_on
 from dra_driver.cli.bench.target import socket_target
 from dra_driver.cli.bench.text import comparison_text, result_text
@@ -19,7 +21,7 @@ from dra_driver.model.errors import SettingInvalid, StorageFailed
 from dra_driver.simulator.kubelet_plugin import CallFailed
 from dra_driver.simulator.node_file import MAX_GPUS
 
-_QUICK: Final = Plan(live=(0, 20), rounds=16, waves=1, starts=1, idle_seconds=2.0, warm_up=2)
+_QUICK: Final = Plan(usual=(0, 20), rounds=16, waves=1, starts=1, idle_seconds=2.0, warm_up=2)
 _FILE: Final = click.Path(dir_okay=False, path_type=Path)
 _OUTPUT: Final = click.Choice(["table", "json"])
 
@@ -37,7 +39,16 @@ _OUTPUT: Final = click.Choice(["table", "json"])
     "--gpus", type=click.IntRange(1, MAX_GPUS), default=8, show_default=True, help="Embedded only."
 )
 @click.option(
-    "--live", default="0,100,400", show_default=True, help="Numbers of live claims, growing."
+    "--devices",
+    type=click.Choice([GPU, MIG]),
+    default=GPU,
+    show_default=True,
+    help="Measure claims with a whole GPU, or with a partition each.",
+)
+@click.option(
+    "--live",
+    default="",
+    help="Numbers of live claims, growing.  [default: 0,100,400; with partitions 0 and all]",
 )
 @click.option(
     "--rounds", type=click.IntRange(1), default=100, show_default=True, help="Per figure."
@@ -62,6 +73,7 @@ def bench(
     driver: str,
     namespace: str,
     gpus: int,
+    devices: str,
     live: str,
     rounds: int,
     quick: bool,
@@ -75,21 +87,24 @@ def bench(
     one at a time and 16 at once, with more and more live claims on the node. The floor, one read
     from the API server and two durable writes, is measured between.
 
+    With --devices mig the partitions of one GPU are measured, which has no others, while the live
+    claims hold partitions of the other GPUs; the simulated node has one GPU more for that.
+
     Either --embedded, which needs nothing, or --socket with --kubeconfig and --node: on a real
     node, whose GPUs nobody else uses meanwhile.
     """
     if context.invoked_subcommand is not None:
         return
-    plan = _QUICK if quick else Plan(live=_numbers(live), rounds=rounds)
+    plan = replace(_QUICK if quick else Plan(rounds=rounds), live=_numbers(live))
 
     def run(check: Check) -> Result:
         if embedded:
             if socket is not None:
                 raise click.UsageError("--embedded and --socket exclude each other")
-            return run_embedded(plan, gpus, namespace, check, _say)
+            return run_embedded(plan, gpus, devices, namespace, check, _say)
         if socket is None or kubeconfig is None or node is None:
             raise click.UsageError("give --embedded, or --socket with --kubeconfig and --node")
-        with socket_target(socket, kubeconfig, namespace, driver, node, check) as target:
+        with socket_target(socket, kubeconfig, namespace, driver, node, devices, check) as target:
             return run_on(plan, target, records_disk, _say)
 
     result = _run(run)
@@ -123,6 +138,8 @@ def _run(measure: Callable[[Check], Result]) -> Result:
 
 
 def _numbers(text: str) -> tuple[int, ...]:
+    if not text:
+        return ()
     parts = text.split(",")
     if not all(part.isascii() and part.isdecimal() for part in parts):
         raise SettingInvalid(f"--live {text!r}: give numbers such as 0,100,400")

@@ -27,7 +27,7 @@ def per_claim(target: Target, live: int) -> list[Figure]:
     """Count what each call causes."""
     seen: dict[str, list[float]] = {}
     for _ in range(_REPEATS):
-        with target.claims.made(target.devices) as refs:
+        with target.claims.made(target.offer.measured) as refs:
             try:
                 _count(target, seen, PREPARE, target.prepare, refs)
                 _count(target, seen, AGAIN, target.prepare, refs)

@@ -12,10 +12,12 @@ import click
 
 from dra_driver.cli.bed import DRIVER, PATIENCE, Bed, PluginFailed
 from dra_driver.cli.bench.claims import Claims, Place
+from dra_driver.cli.bench.offer import MIG
 from dra_driver.cli.bench.process import usage
-from dra_driver.cli.bench.target import Counts, Target, whole_devices
+from dra_driver.cli.bench.target import Counts, Target, offered
 from dra_driver.cli.interrupt import Check
 from dra_driver.model import DriverError
+from dra_driver.model.errors import SettingInvalid
 from dra_driver.simulator.kubelet_plugin import CallFailed
 from dra_driver.simulator.node import Node
 from dra_driver.simulator.node_file import alike
@@ -24,17 +26,36 @@ _NODE: Final = "bench"
 _FSYNCS: Final = "gpu_dra_driver_fsyncs_total"
 _WRITES: Final = frozenset(("create", "update", "patch", "delete"))
 _SECONDS: Final = 10.0
+_DYNAMIC: Final = """\
+apiVersion: config.gpu-dra-driver.dev/v1alpha1
+kind: NodeConfig
+rules:
+- partitioning: {mode: Dynamic}
+"""
 
 
 class Embedded:
     """A simulated node on which the real `dra-driver serve` is started, several times."""
 
-    def __init__(self, bed: Bed) -> None:
+    def __init__(self, bed: Bed, gpus: int, devices: str) -> None:
         """Make the node and start API server and kubelet."""
+        self.gpus = gpus
         self._bed = bed
+        self._devices = devices
         self._node: Node = bed.make_node()
         bed.start_cluster()
         self._port = _free_port()
+        self._flags = [f"--http-endpoint=127.0.0.1:{self._port}"]
+        if devices == MIG:
+            path = bed.folder / "config.yaml"
+            path.write_text(_DYNAMIC, encoding="ascii")
+            self._flags.append(f"--config={path}")
+
+    @property
+    def words(self) -> str:
+        """What is measured, for people."""
+        mode = ", partitions on request" if self._devices == MIG else ""
+        return f"this driver on a simulated node{mode}"
 
     @property
     def disk(self) -> Path:
@@ -46,7 +67,7 @@ class Embedded:
 
         Raises PluginFailed.
         """
-        pid = self._bed.start_plugin(f"--http-endpoint=127.0.0.1:{self._port}")
+        pid = self._bed.start_plugin(*self._flags)
         _wait_executed(pid)
         begin = time.perf_counter()
         self._bed.wait_published()
@@ -55,12 +76,13 @@ class Embedded:
         self._bed.kubelet.wait_registered(DRIVER, PATIENCE)
         return seconds, 0.0 if used is None else used.cpu_seconds
 
-    def stop(self) -> None:
-        """Stop the driver and forget what it published. Raises PluginFailed."""
+    def start_again(self) -> tuple[float, float]:
+        """Stop the driver, forget what it published, and start it. Raises PluginFailed."""
         self._bed.stop_plugin()
         self._bed.kubelet.wait_gone(DRIVER, PATIENCE)
         for piece in self._bed.slices():
             self._bed.api.objects.delete("resourceslices", piece["metadata"]["name"])
+        return self.start()
 
     @contextmanager
     def target(self, namespace: str) -> Iterator[Target]:
@@ -70,8 +92,8 @@ class Embedded:
         plugin = bed.kubelet.wait_registered(DRIVER, PATIENCE)
         pid = None if bed.plugin is None else bed.plugin.pid
         with claims.namespace():
-            devices = whole_devices(bed.slices())
-            yield Target(place, devices, plugin, claims, pid, self._counts, bed.check)
+            offer = offered(bed.slices(), self._devices, "this driver")
+            yield Target(place, offer, plugin, claims, pid, self._counts, bed.check)
 
     def _counts(self) -> Counts:
         requests = self._bed.api.requests.all()
@@ -93,11 +115,17 @@ class Embedded:
 
 
 @contextmanager
-def embedded(check: Check, gpus: int) -> Iterator[Embedded]:
-    """Make the ground and take it away again. Raises DriverError, after the driver's last words."""
+def embedded(check: Check, gpus: int, devices: str) -> Iterator[Embedded]:
+    """Make the ground and take it away again. Raises DriverError, after the driver's last words.
+
+    With MIG for `devices` there is one more GPU: its partitions are measured.
+    """
+    gpus = gpus + 1 if devices == MIG else gpus
     with Bed(check, _NODE, alike("h100-80gb", gpus)) as bed:
         try:
-            yield Embedded(bed)
+            yield Embedded(bed, gpus, devices)
+        except SettingInvalid:
+            raise
         except (DriverError, CallFailed):
             click.echo(f"The driver's last words:\n{bed.last_words()}", err=True)
             raise

@@ -61,5 +61,5 @@ def floor(target: Target, disk: Path) -> Iterator[Floor]:
         scratch = tempfile.TemporaryDirectory(prefix="dra-floor-", dir=disk)
     except OSError as error:
         raise StorageFailed(f"cannot write in {disk}: {error.strerror}") from error
-    with scratch as folder, target.claims.made(target.devices[:1]) as (ref,):
+    with scratch as folder, target.claims.made(target.offer.measured[:1]) as (ref,):
         yield Floor(target, ref, Path(folder))

@@ -24,17 +24,17 @@ _Samples = dict[str, list[float]]
 def live_claims(target: Target) -> Iterator[Callable[[int], None]]:
     """Yield a function that raises the number of live claims; all are taken back afterwards.
 
-    They have admin access, so that they take nothing from anybody: there are more of them than
-    devices. Each is a prepared claim like any other, with a record and a CDI file.
+    Each is a prepared claim like any other, with a record and a CDI file. Where there are more of
+    them than devices they have admin access, so that they take nothing from anybody.
     """
     live: list[ClaimRef] = []
-    names = cycle(target.devices)
+    names = target.offer.for_live()
 
     def raise_to(number: int) -> None:
         before = len(live)
         while len(live) < number:
             target.check()
-            live.append(target.claims.create(next(names), admin=True))
+            live.append(target.claims.create(next(names), admin=target.offer.shared))
         _all(target.prepare, live[before:], _FILLERS, target.check)
 
     try:
@@ -48,9 +48,9 @@ def live_claims(target: Target) -> Iterator[Callable[[int], None]]:
 
 
 def one_at_a_time(target: Target, rounds: int, live: int, disk: Path) -> list[Figure]:
-    """Prepare, prepare again and unprepare one whole device after the other, the floor between."""
+    """Prepare, prepare again and unprepare one device after the other, the floor between."""
     samples: _Samples = {PREPARE: [], AGAIN: [], UNPREPARE: []}
-    devices = list(islice(cycle(target.devices), rounds))
+    devices = list(islice(cycle(target.offer.measured), rounds))
     with floor(target, disk) as ground, target.claims.made(devices) as refs:
         for ref in refs:
             target.check()
@@ -66,13 +66,14 @@ def one_at_a_time(target: Target, rounds: int, live: int, disk: Path) -> list[Fi
 def at_once(target: Target, waves: int, width: int, live: int) -> list[Figure]:
     """Do the same in waves of `width` calls at once.
 
-    Where there are fewer devices than that, the further claims have admin access.
+    Where there are fewer devices than that, the further claims have admin access, or there are
+    fewer calls at once.
     """
     samples: _Samples = {PREPARE: [], AGAIN: [], UNPREPARE: []}
-    whole = target.devices[:width]
-    shared = list(islice(cycle(target.devices), width - len(whole)))
+    own, shared = target.offer.at_once(width)
+    width = len(own) + len(shared)
     for _ in range(waves):
-        with target.claims.made(whole) as one, target.claims.made(shared, admin=True) as other:
+        with target.claims.made(own) as one, target.claims.made(shared, admin=True) as other:
             refs = [*one, *other]
             try:
                 samples[PREPARE] += _all(target.prepare, refs, width, target.check)

@@ -4,15 +4,16 @@ import importlib.metadata
 import os
 import platform
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
 from dra_driver.cli.bench import costs, rounds
-from dra_driver.cli.bench.embedded import Embedded, embedded
+from dra_driver.cli.bench.embedded import embedded
 from dra_driver.cli.bench.figures import Figure, Result, distribution
+from dra_driver.cli.bench.offer import Offer
 from dra_driver.cli.bench.target import Target
 from dra_driver.cli.interrupt import Check
 
@@ -27,7 +28,8 @@ Say = Callable[[str], None]
 class Plan:
     """How much is measured."""
 
-    live: tuple[int, ...] = (0, 100, 400)
+    live: tuple[int, ...] = ()  # numbers of live claims; none: the usual ones
+    usual: tuple[int, ...] = (0, 100, 400)
     rounds: int = 100  # claims one at a time, for each number of live claims
     waves: int = 10  # of claims at once
     width: int = 16
@@ -35,18 +37,34 @@ class Plan:
     idle_seconds: float = 31.0  # longer than the time between two looks at the hardware
     warm_up: int = 10
 
+    def numbers(self, offer: Offer) -> tuple[int, ...]:
+        """Numbers of live claims; of partitions, which none may share, as many as there are.
 
-def run_embedded(plan: Plan, gpus: int, namespace: str, check: Check, say: Say) -> Result:
+        Raises SettingInvalid when more are wanted.
+        """
+        if self.live:
+            offer.check_live(self.live)
+            return self.live
+        if offer.shared:
+            return self.usual
+        most = min(max(self.usual), len(offer.live))
+        return (0, most) if most else (0,)
+
+
+def run_embedded(
+    plan: Plan, gpus: int, devices: str, namespace: str, check: Check, say: Say
+) -> Result:
     """Measure this driver on a simulated node. Raises DriverError, CallFailed."""
     begin = time.monotonic()
-    with embedded(check, gpus) as ground:
-        say("start to complete slices")
-        figures = list(_starts(plan, ground))
+    with embedded(check, gpus, devices) as ground:
+        first = ground.start()
         with ground.target(namespace) as target:
             time.sleep(_SETTLE_SECONDS)
-            figures += measure(plan, target, ground.disk, say)
-        about = {"target": "this driver on a simulated node", "gpus": gpus}
-    return _result(about | _words(plan, target), figures, begin)
+            figures = measure(plan, target, ground.disk, say)
+        say("start to complete slices")
+        starts = [first, *(ground.start_again() for _ in range(1, plan.starts))]
+        about = {"target": ground.words, "gpus": ground.gpus}
+    return _result(about | _words(plan, target), [*_start_figures(starts), *figures], begin)
 
 
 def run_on(plan: Plan, target: Target, disk: Path, say: Say) -> Result:
@@ -59,9 +77,10 @@ def run_on(plan: Plan, target: Target, disk: Path, say: Say) -> Result:
 def measure(plan: Plan, target: Target, disk: Path, say: Say) -> list[Figure]:
     """Measure all that needs only a running driver."""
     figures: list[Figure] = []
+    numbers = plan.numbers(target.offer)
     with rounds.live_claims(target) as raise_to:
         figures += costs.footprint(target, 0)
-        for live in plan.live:
+        for live in numbers:
             say(f"{live} live claims")
             raise_to(live)
             rounds.one_at_a_time(target, plan.warm_up, live, disk)
@@ -71,34 +90,29 @@ def measure(plan: Plan, target: Target, disk: Path, say: Say) -> list[Figure]:
             if live:
                 figures += costs.footprint(target, live)
         say(f"idle for {plan.idle_seconds:g} s")
-        figures += costs.idle(target, plan.idle_seconds, plan.live[-1])
+        figures += costs.idle(target, plan.idle_seconds, numbers[-1])
         say("taking the live claims back")
     return figures
 
 
-def _starts(plan: Plan, ground: Embedded) -> Iterator[Figure]:
-    """Start the driver several times; it runs on after the last."""
-    walls: list[float] = []
-    cpus: list[float] = []
-    for number in range(plan.starts):
-        if number:
-            ground.stop()
-        seconds, cpu = ground.start()
-        walls.append(seconds)
-        cpus.append(cpu)
-    yield distribution(START, "s", walls)
-    yield distribution(_START_CPU, "s", cpus)
+def _start_figures(starts: Sequence[tuple[float, float]]) -> list[Figure]:
+    """Give wall and CPU seconds of the starts as figures."""
+    walls, cpus = zip(*starts, strict=True)
+    return [distribution(START, "s", walls), distribution(_START_CPU, "s", cpus)]
 
 
 def _words(plan: Plan, target: Target) -> dict[str, Any]:
-    whole = min(plan.width, len(target.devices))
+    offer = target.offer
+    own, shared = offer.at_once(plan.width)
+    further = f", {len(shared)} with admin access" if shared else ""
+    live = "with admin access, spread over the devices" if offer.shared else "on the other GPUs"
     return {
         "driver": target.place.driver,
         "node": target.place.node,
-        "devices": len(target.devices),
-        "measuredClaims": "one whole device each, which no other claim holds",
-        "liveClaims": "prepared claims with admin access, spread over the devices",
-        "claimsAtOnce": f"{whole} with a whole device, {plan.width - whole} with admin access",
+        "devices": len(offer.measured),
+        "measuredClaims": f"{offer.what} each, which no other claim holds",
+        "liveClaims": f"prepared claims {live}",
+        "claimsAtOnce": f"{len(own)} with {offer.what}{further}",
     }
 
 

@@ -1,17 +1,18 @@
 """The driver that is measured: how it is called, and what can be counted about it."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from dra_driver.cli.bench.claims import Claims, Place
+from dra_driver.cli.bench.offer import GPU, Offer, partitions, whole_devices
 from dra_driver.cli.bench.process import listener
 from dra_driver.cli.interrupt import Check
 from dra_driver.config import Settings
-from dra_driver.kube import KubeClient
+from dra_driver.kube import JsonObject, KubeClient
 from dra_driver.model import ClaimRef
 from dra_driver.model.errors import DeviceNotFound, DriverNotReady
 from dra_driver.simulator.kubelet_plugin import Introduction, PluginConnection
@@ -36,7 +37,7 @@ class Target:
     """A running DRA driver on a node."""
 
     place: Place
-    devices: tuple[str, ...]  # that claims are measured with, one claim each at a time
+    offer: Offer
     plugin: PluginConnection
     claims: Claims
     pid: int | None
@@ -58,50 +59,55 @@ class Target:
 
 @contextmanager
 def socket_target(
-    socket: Path, kubeconfig: Path, namespace: str, driver: str, node: str, check: Check
+    socket: Path,
+    kubeconfig: Path,
+    namespace: str,
+    driver: str,
+    node: str,
+    devices: str,
+    check: Check,
 ) -> Iterator[Target]:
-    """Reach any DRA driver by its service socket. Raises DriverError."""
+    """Reach any DRA driver by its service socket; `devices` are GPU or MIG. Raises DriverError."""
     settings = Settings(node_name=node, driver_name=driver, kubeconfig=kubeconfig)
     settings.check()
-    pool, devices = _offer(settings)
-    place = Place(driver, node, pool)
+    slices = _published(settings)
+    offer = offered(slices, devices, f"driver {driver} on node {node}")
+    place = Place(driver, node, str(slices[0]["spec"]["pool"]["name"]))
     introduction = Introduction("DRAPlugin", driver, socket, ("v1.DRAPlugin",), 0.0)
     plugin = PluginConnection(introduction, _KUBELET_MINOR)
     try:
         _wait_connected(plugin, socket)
         claims = Claims(kubeconfig, namespace, place)
         with claims.namespace():
-            yield Target(place, devices, plugin, claims, listener(socket), Counts, check)
+            yield Target(place, offer, plugin, claims, listener(socket), Counts, check)
     finally:
         plugin.close()
 
 
-def whole_devices(slices: Iterable[dict[str, Any]]) -> tuple[str, ...]:
-    """Names of the devices of type `gpu`; of all where the driver has no such type."""
-    found = [device for piece in slices for device in piece["spec"].get("devices") or ()]
-    whole = [device for device in found if _type(device) == "gpu"]
-    return tuple(device["name"] for device in whole or found)
+def offered(slices: list[JsonObject], devices: str, who: str) -> Offer:
+    """Choose whole devices (GPU) or partitions (MIG). Raises DeviceNotFound when there are none."""
+    slices = sorted(slices, key=lambda piece: str(piece["metadata"]["name"]))
+    found = whole_devices(slices) if devices == GPU else partitions(slices)
+    if found is not None:
+        return found
+    if devices != GPU and whole_devices(slices):
+        raise DeviceNotFound(
+            f"{who} publishes no partitions; --devices mig needs some that exist, or a node "
+            "configuration with mode Dynamic and an API server that keeps counters"
+        )
+    raise DeviceNotFound(
+        f"the API server has no device of {who}; check --driver and --node, and that the driver "
+        "has published"
+    )
 
 
-def _type(device: dict[str, Any]) -> str:
-    attributes = device.get("attributes") or {}
-    return str((attributes.get("type") or {}).get("string", ""))
-
-
-def _offer(settings: Settings) -> tuple[str, tuple[str, ...]]:
-    """Pool and devices that the driver publishes for the node. Raises DeviceNotFound."""
+def _published(settings: Settings) -> list[JsonObject]:
+    """Slices that the driver has published for the node."""
     kube = KubeClient(settings)
     try:
-        slices = kube.list_slices().items
+        return list(kube.list_slices().items)
     finally:
         kube.close()
-    devices = whole_devices(slices)
-    if not devices:
-        raise DeviceNotFound(
-            f"the API server has no device of driver {settings.driver_name} on node "
-            f"{settings.node_name}; check --driver and --node, and that the driver has published"
-        )
-    return str(slices[0]["spec"]["pool"]["name"]), devices
 
 
 def _wait_connected(plugin: PluginConnection, socket: Path) -> None:

@@ -11,7 +11,6 @@ from dra_driver.cli.bench.command import bench
 from dra_driver.cli.bench.figures import Figure, Result, distribution, read_result
 from dra_driver.cli.bench.floor import FLOOR
 from dra_driver.cli.bench.process import listener, usage
-from dra_driver.cli.bench.target import whole_devices
 from dra_driver.cli.bench.text import comparison_text, result_text
 from dra_driver.model.errors import SettingInvalid, StorageFailed
 
@@ -110,14 +109,6 @@ def test_wrong_usage_is_explained(arguments: list[str], words: str) -> None:
     result = CliRunner().invoke(bench, arguments, env={"KUBECONFIG": ""})
     assert result.exit_code == 2 or isinstance(result.exception, SettingInvalid)
     assert words in result.output + str(result.exception)
-
-
-def test_whole_devices_are_those_of_type_gpu() -> None:
-    gpu = {"name": "gpu-0", "attributes": {"type": {"string": "gpu"}}}
-    mig = {"name": "gpu-1-mig", "attributes": {"type": {"string": "mig"}}}
-    other = {"name": "cpu-0"}
-    assert whole_devices([{"spec": {"devices": [mig, gpu]}}, {"spec": {}}]) == ("gpu-0",)
-    assert whole_devices([{"spec": {"devices": [other]}}]) == ("cpu-0",)
 
 
 def test_a_process_that_is_gone_has_no_usage(tmp_path: Path) -> None:
