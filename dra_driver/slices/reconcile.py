@@ -202,8 +202,13 @@ class Reconciler:
     def _leave_out(self, plan: PoolPlan, refusal: "_RefusedSlice") -> None:
         """Find the devices that were refused; raises the refusal when it is none of them.
 
-        Counters that are refused are not relied on, as those that are dropped.
+        Counters that are refused are not relied on, as those that are dropped. A server of another
+        release, behind the same address while the cluster is upgraded, wants them laid out
+        otherwise: that is learned first.
         """
+        if self._kube.server_version() != self._abilities.version:
+            self._epoch = 0
+            return
         words = refused_devices(self._kube, refusal.obj, refusal.error)
         if not words and refuses_counters(self._kube, refusal.obj):
             log.warning("the API server refuses counters", err=refusal.error)

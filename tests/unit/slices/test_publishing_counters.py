@@ -111,6 +111,21 @@ def test_an_upgraded_server_gets_counters_apart(tmp_path: Path) -> None:
         assert {obj["spec"]["pool"]["resourceSliceCount"] for obj in run.slices()} == {10}
 
 
+def test_another_release_on_the_same_connection_gets_its_own_layout(tmp_path: Path) -> None:
+    """As behind one address while control planes are upgraded one by one: no watch ends."""
+    with ApiServer("1.34.4", GATE) as server, publishing(server, tmp_path) as run:
+        add_node(server)
+        run.publisher.publish(EIGHT)
+        run.wait()
+        server.slices.version = (1, 36, 3)
+        server.requests.clear()
+        run.publisher.publish(inventory(*EIGHT.gpus, gpu(8)))
+        run.wait("with the newer release")
+        assert sets(run) == [0, 8] + [0] * 9
+        assert len(run.devices()) == 209
+        assert len(server.requests.all()) < 30, "no device was searched for"
+
+
 @pytest.mark.parametrize("version", ["1.34.4", "1.37.2"])
 def test_counters_that_are_dropped_without_warning_are_noticed(
     tmp_path: Path, version: str
