@@ -53,6 +53,7 @@ class MigGpu:
         self._device = device
         self._host = host
         self._deadline = deadline
+        self._compute_profiles: dict[int, tuple[tuple[int, bool], ...]] = {}
 
     def check_time(self) -> None:
         """Raise HardwareBusy when the job's time is up: whoever wanted it has gone."""
@@ -133,12 +134,10 @@ class MigGpu:
     def compute_instances(self, instance: GpuInstance) -> tuple[ComputeInstance, ...]:
         """All compute instances of a GPU instance."""
         with self._explaining():
-            profiles = [info for _, info in reads.ci_profiles(instance.handle)]
-            most = max((info.sliceCount for info in profiles), default=0)
             return tuple(
-                _compute(handle, spans=info.sliceCount == most)
-                for info in profiles
-                for handle in _listed(instance.handle, info.id)
+                _compute(handle, spans=spans)
+                for profile_id, spans in self._profiles_of(instance)
+                for handle in _listed(instance.handle, profile_id)
             )
 
     def create_spanning(self, instance: GpuInstance) -> ComputeInstance:
@@ -148,11 +147,8 @@ class MigGpu:
         #1480): they are tried in NVML's order.
         """
         with self._explaining():
-            profiles = [info for _, info in reads.ci_profiles(instance.handle)]
-            most = max((info.sliceCount for info in profiles), default=0)
-            return _first_possible(
-                instance.handle, [info.id for info in profiles if info.sliceCount == most]
-            )
+            spanning = [profile_id for profile_id, spans in self._profiles_of(instance) if spans]
+            return _first_possible(instance.handle, spanning)
 
     def destroy_compute(self, compute: ComputeInstance) -> None:
         """Remove a compute instance; raises HardwareBusy while it is in use."""
@@ -199,6 +195,18 @@ class MigGpu:
         with suppress(CallFailed):
             return self._host.users_of(f"/dev/nvidia{reads.minor(self._device)}")
         return ()
+
+    def _profiles_of(self, instance: GpuInstance) -> tuple[tuple[int, bool], ...]:
+        """Compute-instance profiles that a GPU instance has, and whether each spans it.
+
+        They go by the profile of the GPU instance, so each job asks once: it takes ten calls.
+        """
+        if instance.profile_id not in self._compute_profiles:
+            infos = [info for _, info in reads.ci_profiles(instance.handle)]
+            most = max((info.sliceCount for info in infos), default=0)
+            found = tuple((int(info.id), info.sliceCount == most) for info in infos)
+            self._compute_profiles[instance.profile_id] = found
+        return self._compute_profiles[instance.profile_id]
 
     def _check_switched(self, status: int, *, on: bool) -> None:
         word, flag = ("on", 1) if on else ("off", 0)
