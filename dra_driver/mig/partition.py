@@ -36,17 +36,16 @@ def make(gpu: MigGpu, device: DeviceRecord) -> DeviceRecord:
         _make_whole(gpu, device)
         return device.model_copy(update={"gpu_minor": gpu.minor()})
     was_on, _ = gpu.mig_mode()
-    found: GpuInstance | None = None
     created: GpuInstance | None = None
     try:
         if not was_on:
             gpu.check_time()
             switch(gpu, device, on=True)
-        found = gpu.instance(*_slot(device))
-        if found is None:
-            found = created = _create(gpu, device)
-        compute = _spanning(gpu, device, found)
-        described = _described(gpu, device, found, compute)
+        instance = gpu.instance(*_slot(device))
+        if instance is None:
+            instance = created = _create(gpu, device)
+        compute = _spanning(gpu, device, instance)
+        described = _described(gpu, device, instance, compute)
         gpu.check_time()  # nobody waits for it any more: it is taken back
     except BaseException:
         if created is not None:
