@@ -1,7 +1,21 @@
-"""Prepare and Unprepare: the engine that every claim on this node goes through."""
+"""Prepare and Unprepare: the engine that every claim on this node goes through.
+
+And what changes a node without a call: the `janitor` and the `layouts`.
+"""
 
 from dra_driver.claims.effects import CdiEffect, Effect
 from dra_driver.claims.engine import Engine
 from dra_driver.claims.janitor import Janitor
+from dra_driver.claims.layout_label import LayoutLabel
+from dra_driver.claims.layout_status import LayoutReports
+from dra_driver.claims.layouts import Layouts
 
-__all__ = ["CdiEffect", "Effect", "Engine", "Janitor"]
+__all__ = [
+    "CdiEffect",
+    "Effect",
+    "Engine",
+    "Janitor",
+    "LayoutLabel",
+    "LayoutReports",
+    "Layouts",
+]

@@ -41,7 +41,7 @@ from dra_driver.model.errors import (
     RecordDamaged,
     TryAgain,
 )
-from dra_driver.state import ClaimRecord, Phase, Records
+from dra_driver.state import ClaimRecord, Phase, Records, is_reservation
 from dra_driver.telemetry import Event, EventQueue, Metrics, logger
 
 log = logger(__name__)
@@ -306,7 +306,7 @@ class Engine:
 
     def _count_devices(self) -> None:
         try:
-            held = self.records.holdings()
+            held = [each for each in self.records.holdings() if not is_reservation(each.claim)]
         except DriverError as error:
             log.warning("held devices can't be counted", err=error)
             return

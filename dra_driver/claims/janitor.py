@@ -25,7 +25,7 @@ from dra_driver.kube import KubeClient
 from dra_driver.kube.pod_resources import claims_in_use
 from dra_driver.model import DriverError
 from dra_driver.model.errors import ClaimChanged, ClaimNotAllocated, ClaimNotFound, HardwareBusy
-from dra_driver.state import ClaimRecord, Phase
+from dra_driver.state import ClaimRecord, Phase, is_reservation
 from dra_driver.telemetry import logger, operation
 
 log = logger(__name__)
@@ -130,7 +130,9 @@ class Janitor:
         dead = [
             record
             for record in self._records.all()
-            if not _is_listed(record, in_use) and self._is_gone(record)
+            if not is_reservation(record.ref)
+            and not _is_listed(record, in_use)
+            and self._is_gone(record)
         ]
         now = time.monotonic()
         self._suspects = {record.uid: self._suspects.get(record.uid, now) for record in dead}

@@ -7,11 +7,13 @@ from dra_driver.config import GpuConfig, MigDeviceConfig, resolve_config
 from dra_driver.model import (
     AllocatedDevice,
     ClaimRef,
+    Gpu,
     HealthState,
     Inventory,
     Partition,
     PublishedDevice,
     ResourceClaim,
+    gpu_device_name,
 )
 from dra_driver.model.errors import (
     ConfigInvalid,
@@ -112,7 +114,9 @@ def _locate(device: DeviceRecord, inventory: Inventory) -> DeviceRecord:
                     "ci_id": found.ci_id,
                 }
             )
-    _refuse_unless_complete(inventory, f"partition {device.device} of GPU {device.gpu_uuid}")
+    what = f"partition {device.device} of GPU {device.gpu_uuid}"
+    _refuse_while_changing(gpu, what)
+    _refuse_unless_complete(inventory, what)
     raise DeviceNotFound(
         f"partition {device.device} of GPU {device.gpu_uuid}, with which this claim was prepared, "
         "does not exist any more; make it again at the same placement, or delete the Pod and its "
@@ -125,7 +129,11 @@ def _resolve(
 ) -> DeviceRecord:
     found = inventory.device(allocated.device)
     if found is None:
-        _refuse_unless_complete(inventory, f"device {allocated.device} of claim {claim.ref}")
+        what = f"device {allocated.device} of claim {claim.ref}"
+        for gpu in inventory.gpus:
+            if f"{allocated.device}-".startswith(f"{gpu_device_name(gpu)}-"):
+                _refuse_while_changing(gpu, what)
+        _refuse_unless_complete(inventory, what)
         raise DeviceNotFound(
             f"device {allocated.device} of claim {claim.ref} is not on this node; present: "
             f"{_present(inventory)}; delete the Pod and its claim so that it is allocated again"
@@ -167,6 +175,12 @@ def _present(inventory: Inventory) -> str:
     names = [device.name for device in inventory.devices()]
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     return ", ".join(names[:_NAMED]) + more or "none"
+
+
+def _refuse_while_changing(gpu: Gpu, what: str) -> None:
+    """Raise HardwareBusy while the GPU's layout is due: its partitions may come back."""
+    if gpu.held_back:
+        raise HardwareBusy(f"{what} is not there now: {gpu.held_back}")
 
 
 def _refuse_unless_complete(inventory: Inventory, what: str) -> None:

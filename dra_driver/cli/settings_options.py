@@ -197,6 +197,13 @@ _FLAGS: Final = (
         show_default=False,
     ),
     _flag(
+        "--mig-config-label/--no-mig-config-label",
+        "mig_config_label",
+        "MIG_CONFIG_LABEL",
+        "Let the Node's label nvidia.com/mig.config name the layout of its GPUs, and tell how far "
+        "it is in nvidia.com/mig.config.state; needs the right to patch nodes.",
+    ),
+    _flag(
         "--log-format --logging-format",
         "log_format",
         "LOG_FORMAT",

@@ -8,6 +8,7 @@ from dra_driver.kube.client import KubeClient, SliceList, SliceWatch, WatchEvent
 from dra_driver.kube.connection import JsonObject
 from dra_driver.kube.errors import ApiBusy, Conflict, FieldError, Gone, NotFound, Refused
 from dra_driver.kube.events import EventSender
+from dra_driver.kube.node_labels import NodeLabels
 from dra_driver.kube.status_sender import ClaimStatusSender
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "Gone",
     "JsonObject",
     "KubeClient",
+    "NodeLabels",
     "NotFound",
     "Refused",
     "SliceList",

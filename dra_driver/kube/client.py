@@ -23,6 +23,7 @@ _SLICES: Final = "/apis/resource.k8s.io/v1/resourceslices"
 _SLICES_NAME: Final = "resourceslices.resource.k8s.io"
 _CLAIMS_NAME: Final = "resourceclaims.resource.k8s.io"
 _APPLY: Final = "application/apply-patch+yaml"  # of which JSON is a part
+_MERGE: Final = "application/merge-patch+json"
 _USER_AGENT: Final = "gpu-dra-driver"
 _SECONDS: Final = 10.0  # for everything but claims, whose callers say how long they can wait
 _VERSION: Final = re.compile(r"v?(\d+)\.(\d+)(?:\.(\d+))?")
@@ -146,6 +147,22 @@ class KubeClient:
         if not isinstance(uid, str) or not uid:
             raise ApiUnavailable(f"Node {name!r} came without UID")
         return uid
+
+    def node_labels(self) -> dict[str, str]:
+        """Labels of this Node; raises NotFound until the kubelet has created it."""
+        name = self._node
+        request = Request(Subject("get", "nodes", name), f"/api/v1/nodes/{_part(name)}")
+        labels = _metadata(self._connection.call(request, _SECONDS)).get("labels")
+        return {str(key): str(value) for key, value in (labels or {}).items()}
+
+    def label_node(self, key: str, value: str) -> None:
+        """Set one label of this Node; needs verb patch on nodes."""
+        name = self._node
+        body = {"metadata": {"labels": {key: value}}}
+        subject = Subject("patch", "nodes", name)
+        path = f"/api/v1/nodes/{_part(name)}"
+        query = {"fieldManager": self._driver}
+        self._connection.call(Request(subject, path, query, body, _MERGE), _SECONDS)
 
     def list_slices(self) -> SliceList:
         """Slices of this driver on this node."""

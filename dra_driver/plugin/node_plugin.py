@@ -4,11 +4,11 @@ from collections.abc import Iterable
 from typing import Final
 
 from dra_driver.cdi import ClaimSpecs
-from dra_driver.claims import Engine, Janitor
-from dra_driver.config import NodeConfig, Settings, configured
+from dra_driver.claims import Engine, Janitor, LayoutLabel, LayoutReports, Layouts
+from dra_driver.config import NodeConfig, Settings
 from dra_driver.health import Hardware
 from dra_driver.host import fsyncs
-from dra_driver.kube import ClaimStatusSender, EventSender, KubeClient
+from dra_driver.kube import ClaimStatusSender, EventSender, KubeClient, NodeLabels
 from dra_driver.mig import MigEffect
 from dra_driver.model import DriverError, Inventory
 from dra_driver.plugin.config_file import ConfigFile
@@ -43,6 +43,7 @@ class NodePlugin:
             self._configured,
             self._holdings,
         )
+        self._labels = NodeLabels(self._kube, self._needs_labels, self._labels_changed)
         self._specs = ClaimSpecs(settings)
         self._statuses = ClaimStatusSender(self._kube, metrics)
         self._engine = Engine(
@@ -54,6 +55,15 @@ class NodePlugin:
             self._statuses,
             metrics,
             events,
+        )
+        self._layouts = Layouts(
+            settings,
+            self._config.current,
+            LayoutLabel(self._labels, events, enabled=settings.mig_config_label),
+            self._hardware,
+            self._engine.records,
+            self._specs.undo_common,
+            LayoutReports(metrics, events),
         )
         self._publisher = Publisher(
             self._kube, settings, metrics, events, self._engine.records.partitions_held
@@ -99,8 +109,10 @@ class NodePlugin:
         self._events.start()
         self._statuses.start()
         self._publisher.start()
+        self._labels.start()
         self._hardware.start()
         self._config.start()
+        self._layouts.start()
         self._janitor.start()
 
     def stop(self) -> None:
@@ -110,6 +122,8 @@ class NodePlugin:
         """
         idle = self._kubelet.leave(_GRACE_SECONDS)
         self._config.stop()
+        self._labels.stop()
+        self._layouts.stop()
         self._janitor.stop()
         self._publisher.stop()
         self._hardware.stop()
@@ -127,16 +141,26 @@ class NodePlugin:
     def _hardware_changed(self, inventory: Inventory) -> None:
         self._publisher.publish(inventory)
         self._janitor.poke()
+        self._layouts.poke()
         self._kubelet.health_changed()
 
     def _holdings(self) -> Iterable[Holding]:
         return self._engine.records.holdings()
 
     def _configured(self, inventory: Inventory) -> Inventory:
-        return configured(inventory, self._config.current(), {})
+        return self._layouts.configured(inventory)
 
     def _reconfigured(self, config: NodeConfig) -> None:
+        self._labels.poke()
         self._hardware.reconfigured(self._settings.under(config))
+        self._layouts.poke()
+
+    def _needs_labels(self) -> bool:
+        return self._settings.mig_config_label or self._config.current().needs_node_labels
+
+    def _labels_changed(self) -> None:
+        self._hardware.reconfigured(self._settings.under(self._config.current()))
+        self._layouts.poke()
 
     def _install_hook(self) -> None:
         """Install the CDI hook; a failure costs the claims that need it, not the plugin."""

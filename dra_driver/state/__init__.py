@@ -3,7 +3,12 @@
 from dra_driver.state.layouts import LayoutNote, LayoutNotes, NotedSlot
 from dra_driver.state.ownership import Holding, Ownership
 from dra_driver.state.record import ClaimRecord, DeviceRecord, Phase, decode, encode
-from dra_driver.state.reservation import is_reservation, reservation, reservation_uid
+from dra_driver.state.reservation import (
+    is_reservation,
+    is_reservation_uid,
+    reservation,
+    reservation_uid,
+)
 from dra_driver.state.store import Records, Traces
 
 __all__ = [
@@ -20,6 +25,7 @@ __all__ = [
     "decode",
     "encode",
     "is_reservation",
+    "is_reservation_uid",
     "reservation",
     "reservation_uid",
 ]

@@ -104,6 +104,18 @@ class LayoutNotes:
         body = note.model_dump_json().encode()
         write_durably(self._path(note.gpu_uuid), sealed(body))
 
+    def keep(self, gpu_uuid: str, layout: str, slots: tuple[NotedSlot, ...]) -> None:
+        """Note a layout that stands, or forget one without partitions; nothing is written twice.
+
+        Raises StorageFailed.
+        """
+        before = self.get(gpu_uuid)
+        if not slots:
+            if before is not None:
+                self.remove(gpu_uuid)
+        elif before is None or (before.finished, before.slots) != (True, slots):
+            self.write(LayoutNote(gpu_uuid=gpu_uuid, layout=layout, finished=True, slots=slots))
+
     def remove(self, gpu_uuid: str) -> None:
         """Forget what was noted of a GPU. Raises StorageFailed."""
         remove_durably(self._path(gpu_uuid))

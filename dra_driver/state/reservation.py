@@ -31,4 +31,9 @@ def reservation_uid(gpu_uuid: str) -> str:
 
 def is_reservation(ref: ClaimRef) -> bool:
     """Whether it is no claim, but a layout that is being applied."""
-    return not ref.namespace and ref.uid.startswith(_PREFIX)
+    return not ref.namespace and is_reservation_uid(ref.uid)
+
+
+def is_reservation_uid(uid: str) -> bool:
+    """Whether a record of that UID, readable or not, is no claim's."""
+    return uid.startswith(f"{_PREFIX}gpu-")

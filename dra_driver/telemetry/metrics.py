@@ -166,6 +166,13 @@ CATALOGUE: Final[tuple[Metric, ...]] = (
         ),
     ),
     Metric(
+        "gpu_dra_driver_layouts",
+        "gauge",
+        "GPUs that a layout concerns, by how far it is.",
+        ("state",),
+        tuple({"state": state} for state in ("applied", "waiting", "failed")),
+    ),
+    Metric(
         "gpu_dra_driver_registered",
         "gauge",
         "1 after the kubelet has accepted this plugin, else 0.",

@@ -1,0 +1,279 @@
+"""Layouts: brings each GPU of mode Static to its layout, and keeps it so.
+
+`layout_plan` decides what a GPU lacks and for whom that waits, `layout_change` makes it,
+`layout_status` tells how far it is, `layout_label` is the interface by a label of the Node.
+
+Nothing is changed while somebody uses the GPU: a claim, a process, or a partition that this driver
+did not make. Meanwhile the GPU is held back from new claims, by the snapshot that slices are made
+of. After a reboot or a reload of the GPU driver the same partitions are made again, also while
+claims hold them. Of several instances on a node the newest does the work.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Final, Protocol
+
+from dra_driver.claims.layout_case import Case, Cases
+from dra_driver.claims.layout_change import LayoutChange
+from dra_driver.claims.layout_label import LayoutLabel
+from dra_driver.claims.layout_plan import (
+    Obstacles,
+    Target,
+    lost_by_claims,
+    noted,
+    users,
+    why_impossible,
+)
+from dra_driver.claims.layout_status import LayoutReports, LayoutState, LayoutStatus
+from dra_driver.config import NodeConfig, Settings
+from dra_driver.host.succession import Succession
+from dra_driver.mig import Gpus, LayoutEffect
+from dra_driver.model import BadNode, DriverError, Gpu, Inventory
+from dra_driver.model.errors import HardwareBusy, StorageFailed
+from dra_driver.state import Holding, LayoutNotes, Records
+from dra_driver.telemetry import logger, operation
+
+log = logger(__name__)
+
+_POLL_SECONDS: Final = 2.0  # while a change waits: nothing tells that a claim or process has ended
+_LOOK_SECONDS: Final = 10.0
+_STOP_SECONDS: Final = 3.0
+_SETTLE_SECONDS: Final = 3.0  # from allocation of a claim to its Prepare, mostly
+_FIRST_PAUSE, _LONGEST_PAUSE = 2.0, 60.0  # between two tries of a change that fails
+
+
+class Hardware(Gpus, Protocol):
+    """What layouts need of the hardware."""
+
+    def current(self) -> Inventory | None:
+        """Last snapshot; None until the hardware has been looked at once."""
+
+    def look(self, timeout: float) -> Inventory:
+        """Snapshot of a look that begins now; raises DriverNotReady after `timeout` seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Trouble:
+    """A change that has failed, and when it is tried again."""
+
+    target: Target | None
+    error: DriverError
+    pause: float
+    until: float  # monotonic seconds
+
+
+class Layouts:
+    """Applies layouts in a thread of its own."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        config: Callable[[], NodeConfig],
+        label: LayoutLabel,
+        hardware: Hardware,
+        records: Records,
+        when_none_left: Callable[[], None],
+        reports: LayoutReports,
+    ) -> None:
+        """Keep the parts; nothing is read or changed before `start`.
+
+        `when_none_left` is called when the last record is forgotten, as by `Records.forget`.
+        """
+        self._config = config
+        self._label = label
+        self._hardware = hardware
+        self._records = records
+        self._reports = reports
+        self._notes = LayoutNotes(settings.data_folder)
+        self._cases = Cases(self._notes)
+        effect = LayoutEffect(hardware, settings)
+        self._change = LayoutChange(records, self._notes, effect, when_none_left)
+        self._succession = Succession(settings.data_folder / "layouts.lock")
+        self._troubles: dict[str, _Trouble] = {}
+        self._done: dict[str, Target | None] = {}  # by GPU: what was made and not seen yet
+        self._held_since: dict[str, float] = {}  # by GPU: monotonic seconds
+        self._is_busy = False  # something waits
+        self._led = False
+        self._said = ""
+        self._stopping = threading.Event()
+        self._wake = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="layouts", daemon=True)
+
+    def configured(self, inventory: Inventory) -> Inventory:
+        """Snapshot in which each GPU has its policy, and is held back while a change is due."""
+        config = self._config()
+        inventory = self._label.configured(inventory, config)
+        try:
+            cases = self._cases.of(inventory, config)
+        except StorageFailed as error:
+            log.warning("which layouts were begun is not known now", err=error)
+            return inventory
+        return replace(inventory, gpus=tuple(self._hold_back(case) for case in cases))
+
+    def start(self) -> None:
+        """Begin to bring GPUs to their layouts. Raises StorageFailed."""
+        self._notes.load()
+        self._thread.start()
+
+    def poke(self) -> None:
+        """Look at everything soon: something has changed. Returns at once."""
+        self._wake.set()
+
+    def stop(self) -> None:
+        """Begin no further change; waits three seconds at most for the one in hand.
+
+        One that is cut off by the end of the process is gone on with at the next start.
+        """
+        self._stopping.set()
+        self._wake.set()
+        if self._thread.is_alive():
+            self._thread.join(_STOP_SECONDS)
+        self._succession.leave()
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            is_poked = self._wake.wait(_POLL_SECONDS)
+            self._wake.clear()
+            try:
+                with operation():
+                    self._look_after(is_poked=is_poked)
+            except DriverError as error:
+                if self._said != str(error):
+                    log.warning("layouts can't be looked after", err=error)
+                self._said = str(error)
+            except Exception:  # the thread must outlive our own mistakes
+                log.exception("looking after layouts failed")
+            else:
+                self._said = ""
+
+    def _look_after(self, *, is_poked: bool) -> None:
+        """Look at all GPUs if there is a reason to. Only the newest instance does."""
+        current = self._hardware.current()
+        if current is None or not self._label.is_known:
+            return  # a poke comes with the first snapshot, and with the labels
+        self._succession.join()
+        leads = self._succession.is_last()
+        if not leads:
+            self._reports.tell((), ())
+        elif is_poked or self._is_busy or not self._led:
+            self._attend(current)
+        self._led = leads
+
+    def _attend(self, current: Inventory) -> None:
+        config = self._config()
+        inventory = self._label.configured(current, config)
+        holdings, done = self._records.holdings(), set(self._done)
+        statuses: list[LayoutStatus] = []
+        for case in self._cases.of(inventory, config):
+            if not self._stopping.is_set():
+                status = self._attend_to(case, users(holdings, case.gpu.uuid))
+                statuses += [status] if status is not None else []
+        self._change.drop_stale()
+        waits = any(each.state is LayoutState.WAITING for each in statuses)
+        self._is_busy = waits or bool(self._done or self._troubles)
+        self._reports.tell(statuses, done - self._done.keys())
+        self._label.report(inventory, statuses)
+
+    def _attend_to(self, case: Case, held: Sequence[Holding]) -> LayoutStatus | None:
+        """Do for a GPU what can be done now; None when no layout concerns it."""
+        uuid, target = case.gpu.uuid, case.target
+        is_lost = lost_by_claims(case.gpu, case.note, held)
+        if target is None and not is_lost:
+            self._troubles.pop(uuid, None)
+            self._done.pop(uuid, None)
+            return self._settled(case)
+        why = why_impossible(case.gpu, target) if target is not None else ""
+        if why:
+            if is_lost:
+                self._try(case, None)
+            return case.status(LayoutState.FAILED, why)
+        if is_lost or self._is_kept_free(case):
+            return self._try(case, target)
+        return case.status(LayoutState.WAITING, "new claims are held off first")
+
+    def _settled(self, case: Case) -> LayoutStatus | None:
+        """Keep in mind where the partitions of the layout are; there is nothing else to do."""
+        if case.misfit:
+            return case.status(LayoutState.FAILED, case.misfit)
+        if case.wanted is None:
+            return None
+        self._notes.keep(case.gpu.uuid, case.gpu.policy.layout, noted(case.gpu, case.note))
+        return case.status(LayoutState.APPLIED)
+
+    def _try(self, case: Case, target: Target | None) -> LayoutStatus | None:
+        """Make a change, unless it has failed a moment ago; None when it was made."""
+        uuid = case.gpu.uuid
+        trouble = self._troubles.get(uuid)
+        if trouble is not None and trouble.target != target:
+            trouble = None
+        if trouble is not None and time.monotonic() < trouble.until:
+            return _in_trouble(case, trouble)
+        try:
+            obstacles = self._made(case.gpu, target)
+        except DriverError as error:
+            pause = min(2 * trouble.pause, _LONGEST_PAUSE) if trouble else _FIRST_PAUSE
+            trouble = _Trouble(target, error, pause, time.monotonic() + pause)
+            self._troubles[uuid] = trouble
+            self._look_again()  # what is left, and whether it is still to be held back
+            return _in_trouble(case, trouble)
+        self._troubles.pop(uuid, None)
+        if obstacles is not None:
+            return case.status(LayoutState.WAITING, f"waits for {obstacles}")
+        self._done[uuid] = target
+        self._wake.set()
+        self._look_again()
+        return None
+
+    def _look_again(self) -> None:
+        with suppress(DriverError):
+            self._hardware.look(_LOOK_SECONDS)
+
+    def _is_kept_free(self, case: Case) -> bool:
+        """Whether claims that were allocated before the GPU was held back have come by now.
+
+        One that comes later finds its device gone, and somebody has to delete it. Those that have
+        lost their partitions are not kept waiting, nor is a change that was begun.
+        """
+        since = self._held_since.get(case.gpu.uuid)
+        if since is None:  # not even held back yet, unless it has failed for good before
+            return case.gpu.uuid in self._troubles
+        return case.is_begun or time.monotonic() - since >= _SETTLE_SECONDS
+
+    def _made(self, gpu: Gpu, target: Target | None) -> Obstacles | None:
+        """Make the change; raises HardwareBusy when it was made and does not show."""
+        if gpu.uuid in self._done and self._done.pop(gpu.uuid) == target:
+            raise HardwareBusy(
+                f"GPU {gpu.uuid} does not show what was made of it; look at the kernel log"
+            )
+        return self._change.make(gpu, target)
+
+    def _hold_back(self, case: Case) -> Gpu:
+        """Give the GPU with why no new claim may have it, and note since when."""
+        why = self._held_back(case)
+        if not why:
+            self._held_since.pop(case.gpu.uuid, None)
+        else:
+            self._held_since.setdefault(case.gpu.uuid, time.monotonic())
+        return replace(case.gpu, held_back=why)
+
+    def _held_back(self, case: Case) -> str:
+        """Say why no new claim may have the GPU; empty: it may.
+
+        A change that nobody here can make does not take the GPU out of use, unless it was begun.
+        """
+        target = case.target
+        if target is None or why_impossible(case.gpu, target):
+            return ""
+        trouble = self._troubles.get(case.gpu.uuid)
+        if trouble and trouble.target == target and isinstance(trouble.error, BadNode):
+            return str(target) if case.is_begun else ""
+        return f"{target} as soon as nobody uses the GPU"
+
+
+def _in_trouble(case: Case, trouble: _Trouble) -> LayoutStatus:
+    is_lasting = isinstance(trouble.error, BadNode)
+    state = LayoutState.FAILED if is_lasting else LayoutState.WAITING
+    return case.status(state, str(trouble.error))
