@@ -1,12 +1,25 @@
-"""Which devices of a claim its status tells of, and what."""
+"""Which devices of a claim its status tells of, what, and when."""
 
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dra_driver.claims.status import claim_status
-from dra_driver.model import ClaimRef, DeviceStatus, Placement, Slot
+from dra_driver.model import (
+    ClaimRef,
+    ClaimStatus,
+    DeviceStatus,
+    GpuPolicy,
+    Partitioning,
+    Placement,
+    Slot,
+)
+from dra_driver.model.errors import StorageFailed
 from dra_driver.state import ClaimRecord, DeviceRecord
+from tests.support.engine import EngineBed
 from tests.support.inventories import SMALL, SMALL_MEDIA, gpu, inventory
 
 GPU = gpu(0, slots=(Slot(SMALL_MEDIA, Placement(3, 1)), Slot(SMALL, Placement(3, 1))))
@@ -75,3 +88,48 @@ def test_a_gpu_that_is_not_in_the_snapshot_costs_the_profile_name_only(seen: Any
     status = claim_status(record(device()), seen)
     assert status is not None
     assert (status.devices[0].profile, status.devices[0].uuid) == ("", "MIG-1")
+
+
+@pytest.fixture
+def bed() -> Iterator[EngineBed]:
+    with tempfile.TemporaryDirectory(prefix="dra") as folder:
+        slots = (Slot(SMALL, Placement(3, 1)),)
+        dynamic = GpuPolicy(partitioning=Partitioning.DYNAMIC)
+        made = EngineBed(Path(folder), inventory(gpu(0, slots=slots, policy=dynamic)))
+        for gi in range(1, 8):
+            made.tree.add_partition(0, gi, (2 * gi, 2 * gi + 1))
+        made.tree.settle()
+        yield made.start()
+
+
+def waiting(bed: EngineBed) -> list[ClaimStatus]:
+    return list(bed.statuses.waiting.values())
+
+
+def test_a_prepared_claim_tells_its_partition_until_it_is_unprepared(bed: EngineBed) -> None:
+    ref = bed.claim("c", "gpu-0-mig-1g10gb-19-3")
+    answer = bed.prepare(ref)
+    (status,) = waiting(bed)
+    assert (status.ref, status.devices[0].uuid) == (ref, answer.devices[0].uuid)
+    bed.statuses.waiting.clear()
+    bed.prepare(ref)
+    assert waiting(bed) == [status], "the same words for the same preparation"
+    bed.unprepare(ref)
+    assert waiting(bed) == []
+
+
+def test_a_claim_on_what_was_there_tells_nothing(bed: EngineBed) -> None:
+    bed.prepare(bed.claim("c", "gpu-0"))
+    assert waiting(bed) == []
+
+
+def test_a_prepare_that_fails_tells_nothing(
+    bed: EngineBed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(record: ClaimRecord) -> None:
+        raise StorageFailed("the disk is full")
+
+    monkeypatch.setattr(bed.records, "update", fail)
+    with pytest.raises(StorageFailed):
+        bed.prepare(bed.claim("c", "gpu-0-mig-1g10gb-19-3"))
+    assert waiting(bed) == []
