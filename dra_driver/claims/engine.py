@@ -104,6 +104,17 @@ class Engine:
                 )
                 log.info("claim is restored", claim=ref)
 
+    def tell_all(self) -> None:
+        """Let the statuses of all prepared claims be written: a process before may have died first.
+
+        Where the API server has them already, nothing is written.
+        """
+        for uid in [record.uid for record in self.records.all()]:
+            with self.records.claim_lock(uid):
+                record = self.records.get(uid)
+                if record is not None and record.phase is Phase.PREPARED:
+                    self._tell_status(record)
+
     def without_partition(self, records: Sequence[ClaimRecord]) -> set[str]:
         """UIDs of those claims whose partitions, made for them, do not stand any more.
 

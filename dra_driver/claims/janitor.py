@@ -54,6 +54,7 @@ class Janitor:
         self._stopping = threading.Event()
         self._wake = threading.Event()
         self._suspects: dict[str, float] = {}  # UIDs, and since when nobody seems to need them
+        self._has_told = False  # whether all statuses of claims were handed on since the start
         self._said: dict[str, str] = {}  # by what it is about: a trouble is told once
         self._thread = threading.Thread(target=self._run, name="janitor", daemon=True)
 
@@ -124,6 +125,9 @@ class Janitor:
             if record.uid not in present or record.uid in incomplete:
                 self._try(f"restore {record.ref}", partial(self._engine.restore, record.ref))
         self._records.while_held(self._specs.refresh_common)
+        if not self._has_told:
+            self._engine.tell_all()
+            self._has_told = True
 
     def _remove_dead_claims(self) -> None:
         in_use = claims_in_use(self._pod_resources)

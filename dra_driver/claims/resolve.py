@@ -1,5 +1,6 @@
 """From what the scheduler allocated to the hardware it means: a plan, nothing changed yet."""
 
+import time
 from dataclasses import replace
 from typing import Final
 
@@ -36,6 +37,7 @@ def plan(claim: ResourceClaim, inventory: Inventory, boot_id: str) -> ClaimRecor
         name=claim.ref.name,
         uid=claim.ref.uid,
         boot_id=boot_id,
+        planned=int(time.time()),
         devices=tuple(_resolve(claim, device, inventory) for device in claim.devices),
     )
 

@@ -2,6 +2,7 @@
 
 import re
 import time
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,7 @@ def test_a_partition_is_told_beside_what_others_tell(bed: NodeBed) -> None:
     obj["status"]["devices"] = [NIC_STATUS]
     bed.api.objects.replace("resourceclaims", obj, part="status")
     bed.api.requests.clear()
+    before = int(time.time())
     prepare(bed, ref)
     eventually(lambda: told(bed, "one"), "the partition is told")
     (entry,) = told(bed, "one")
@@ -100,6 +102,8 @@ def test_a_partition_is_told_beside_what_others_tell(bed: NodeBed) -> None:
     }
     (condition,) = entry["conditions"]
     assert (condition["type"], condition["status"]) == ("Ready", "True")
+    since = datetime.fromisoformat(condition["lastTransitionTime"]).timestamp()
+    assert before <= since <= time.time()
     assert told(bed, "one", NIC["driver"]) == [NIC_STATUS]
     made = [(each.verb, each.resource) for each in bed.api.requests.all()]
     assert [each for each in made if each[1] == "resourceclaims"] == [
@@ -144,7 +148,7 @@ def test_the_kubelet_does_not_wait_for_a_server_that_takes_no_status(bed: NodeBe
     assert told(bed, "two") == [], "nothing is told of a claim that was unprepared"
 
 
-def test_a_missing_permission_costs_the_status_and_is_said_once(bed: NodeBed) -> None:
+def test_a_missing_permission_costs_the_status_and_is_said_once(bed: NodeBed, config: str) -> None:
     bed.api.claims.drivers = set()
     refs = [bed.claim(f"c{start}", f"gpu-0-mig-1g10gb-19-{start}") for start in range(3)]
     for ref in refs:
@@ -153,6 +157,36 @@ def test_a_missing_permission_costs_the_status_and_is_said_once(bed: NodeBed) ->
     (line,) = bed.processes[-1].lines("claims get no device status")
     assert "associated-node:patch" in line
     assert bed.get("/readyz")[0] == 200
+    bed.kubelet.unprepare(DRIVER, [refs[0]])
+    bed.processes[-1].stop()
+    bed.api.claims.drivers = None
+    bed.serve(config)
+    eventually(lambda: told(bed, "c1") and told(bed, "c2"), "told after the next start")
+    assert told(bed, "c0") == []
+
+
+def test_a_status_that_a_killed_process_owed_is_written_by_the_next(
+    bed: NodeBed, config: str
+) -> None:
+    bed.api.faults.fail("patch", "/status", status=503)
+    prepare(bed, bed.claim("one", LAST))
+    bed.processes[-1].kill()
+    bed.api.faults.clear()
+    assert told(bed, "one") == []
+    bed.serve(config)
+    eventually(lambda: uuids(bed, "one") == standing(bed), "the next process tells it")
+
+
+def test_a_restart_changes_no_status(bed: NodeBed, config: str) -> None:
+    ref = bed.claim("one", LAST)
+    prepare(bed, ref)
+    eventually(lambda: told(bed, "one"), "the partition is told")
+    before = stored(bed, "one")
+    prepare(bed, ref)
+    bed.processes[-1].stop()
+    bed.serve(config)
+    eventually(lambda: writes(bed) == {"written": 1}, "the server has been asked")
+    assert stored(bed, "one") == before
 
 
 def test_a_partition_made_again_after_a_reboot_is_told_with_its_new_uuid(

@@ -1,6 +1,7 @@
 """Which devices of a claim its status tells of, what, and when."""
 
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -108,9 +109,11 @@ def waiting(bed: EngineBed) -> list[ClaimStatus]:
 
 def test_a_prepared_claim_tells_its_partition_until_it_is_unprepared(bed: EngineBed) -> None:
     ref = bed.claim("c", "gpu-0-mig-1g10gb-19-3")
+    before = int(time.time())
     answer = bed.prepare(ref)
     (status,) = waiting(bed)
     assert (status.ref, status.devices[0].uuid) == (ref, answer.devices[0].uuid)
+    assert before <= status.since <= time.time()
     bed.statuses.waiting.clear()
     bed.prepare(ref)
     assert waiting(bed) == [status], "the same words for the same preparation"
@@ -132,4 +135,25 @@ def test_a_prepare_that_fails_tells_nothing(
     monkeypatch.setattr(bed.records, "update", fail)
     with pytest.raises(StorageFailed):
         bed.prepare(bed.claim("c", "gpu-0-mig-1g10gb-19-3"))
+    assert waiting(bed) == []
+
+
+def test_the_first_sweep_after_a_start_tells_all_once(
+    bed: EngineBed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ref = bed.claim("c", "gpu-0-mig-1g10gb-19-3")
+    bed.prepare(ref)
+    (status,) = waiting(bed)
+    bed.start()
+    monkeypatch.setattr(bed.engine, "without_partition", lambda _: set())
+    bed.statuses.waiting.clear()
+    bed.hardware.inventory, inventory = None, bed.hardware.inventory
+    janitor = bed.janitor()
+    janitor.sweep()
+    assert waiting(bed) == [], "the hardware is not known yet"
+    bed.hardware.inventory = inventory
+    janitor.sweep()
+    assert waiting(bed) == [status]
+    bed.statuses.waiting.clear()
+    janitor.sweep()
     assert waiting(bed) == []
