@@ -34,10 +34,14 @@ class SlicePlan:
 
 @dataclass(frozen=True, slots=True)
 class PoolPlan:
-    """All slices of this node's pool, never none, and what they leave out."""
+    """All slices of this node's pool, never none, and what they leave out.
+
+    `on_request` has the UUIDs of GPUs that are published with what can be made of them.
+    """
 
     slices: tuple[SlicePlan, ...]
     left_out: tuple[LeftOut, ...] = ()
+    on_request: frozenset[str] = frozenset()
 
     def objects(self, generation: int = 1, node_uid: str = "") -> list[JsonObject]:
         """Complete ResourceSlice objects, as they are sent to the API server."""
@@ -67,7 +71,7 @@ def build_slices(
         collector.add(gpu)
     parts = arranged(collector.plain, collector.dynamic, apart=abilities.counters_apart)
     plans = (_slice(index, part, settings) for index, part in enumerate(parts))
-    return PoolPlan(tuple(plans), tuple(collector.left_out))
+    return PoolPlan(tuple(plans), tuple(collector.left_out), frozenset(collector.on_request))
 
 
 def slice_object(plan: SlicePlan, generation: int, count: int, node_uid: str) -> JsonObject:

@@ -39,6 +39,7 @@ class Collector:
         self.plain: list[JsonObject] = []  # devices that use no counters
         self.dynamic: list[DynamicGpu] = []
         self.left_out: list[LeftOut] = []
+        self.on_request: set[str] = set()  # UUIDs of the GPUs in `dynamic`
         self._inventory = inventory
         self._driver = driver
         self._abilities = abilities
@@ -96,6 +97,7 @@ class Collector:
             _cut(entries, left_out)
         self.left_out += [*_told_foreign(gpu), *told_once(gpu_device_name(gpu), left_out)]
         self.dynamic.append(entries)
+        self.on_request.add(gpu.uuid)
 
     def _entry(self, device: PublishedDevice, counters: CounterSet | None = None) -> Entry:
         entry = device_entry(

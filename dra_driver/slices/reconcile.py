@@ -1,8 +1,9 @@
 """One pass of the reconciler: learn what the server can, compare, write, confirm."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from operator import is_
 from typing import Final, TypeAlias
 
 from dra_driver.config import Settings
@@ -15,10 +16,11 @@ from dra_driver.slices.abilities import (
     probe_slice,
     without_dropped,
 )
-from dra_driver.slices.builder import PoolPlan, build_slices
+from dra_driver.slices.builder import PoolPlan
 from dra_driver.slices.compare import same_spec
 from dra_driver.slices.left_out import LeftOut
 from dra_driver.slices.mirror import SliceMirror
+from dra_driver.slices.planner import Planner
 from dra_driver.slices.refusals import refused_devices, refuses_counters
 from dra_driver.slices.taint_times import TaintTimes
 from dra_driver.slices.writes import Accepted, Writes, plan_writes
@@ -70,7 +72,10 @@ class Reconciler:
         self._floor = 0  # highest generation ever used
         self._refused: dict[str, tuple[JsonObject, str]] = {}
         self._accepted: dict[str, Accepted] = {}
+        self._planner = Planner(settings)
         self._taint_times = TaintTimes()
+        self._settled = PoolPlan(())  # the plan that needed no write, and the slices then
+        self._settled_slices: tuple[JsonObject, ...] = ()
         self._written = 0
 
     def run(self, inventory: Inventory) -> Outcome:
@@ -84,8 +89,8 @@ class Reconciler:
         self._written = 0
         for _ in range(_ROUNDS):
             self._learn()
-            plan = build_slices(
-                inventory, self._settings, self._abilities, self._refused, self._partitions_held()
+            plan = self._planner.plan(
+                inventory, self._abilities, self._refused, self._partitions_held()
             )
             writes = self._plan_writes(plan)
             if not writes or self._carry_out(plan, writes):
@@ -131,12 +136,16 @@ class Reconciler:
     def _plan_writes(self, plan: PoolPlan) -> Writes:
         """Compare; what is created belongs to the Node that exists now."""
         found = self._mirror.slices()
+        if plan is self._settled and _are_same(found, self._settled_slices):
+            return Writes(self._floor)
         self._taint_times.note(found)
-        plan = self._taint_times.applied(plan)
-        writes = plan_writes(plan, found, "", self._floor, self._accepted)
+        timed = self._taint_times.applied(plan)
+        writes = plan_writes(timed, found, "", self._floor, self._accepted)
         if writes.creates:
             uid = self._node_uid()
-            writes = plan_writes(plan, found, uid, self._floor, self._accepted)
+            writes = plan_writes(timed, found, uid, self._floor, self._accepted)
+        if not writes:
+            self._settled, self._settled_slices = plan, found
         return writes
 
     def _node_uid(self) -> str:
@@ -232,6 +241,11 @@ class Reconciler:
             self._written += 1
         finally:
             self._metrics.count("gpu_dra_driver_publish_writes_total", verb=verb, result=result)
+
+
+def _are_same(found: Sequence[JsonObject], before: Sequence[JsonObject]) -> bool:
+    """Whether these are the very same objects: the mirror never changes one in place."""
+    return len(found) == len(before) and all(map(is_, found, before))
 
 
 class _RefusedSlice(Exception):

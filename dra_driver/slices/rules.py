@@ -7,6 +7,7 @@ Rules of `resource.k8s.io/v1` in releases 1.34 to 1.37, the strictest of them wh
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final
 
 from dra_driver.model import Quantity
@@ -23,6 +24,7 @@ _MAX_LABEL: Final = 63
 _MAX_SUBDOMAIN: Final = 253
 _MAX_IDENTIFIER: Final = 32
 _LARGEST: Final = 2**63 - 1
+_REMEMBERED: Final = lru_cache(maxsize=1024)  # for few texts that all devices have in common
 
 _LABEL: Final = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?")
 _SUBDOMAIN: Final = re.compile(
@@ -189,10 +191,15 @@ def _check_counters(name: str, group: Mapping[str, Any]) -> Iterator[Violation]:
     if not 0 < len(counters) <= MAX_COUNTERS:
         yield Violation("counters", f"must be 1 to {MAX_COUNTERS}")
     for key, counter in counters.items():
-        if not _fits(_LABEL, key, _MAX_LABEL):
+        if not _is_label(key):
             yield Violation("counters", f"{key!r} is not a DNS label")
         if (wrong := _check_quantity(counter.get("value"))) is not None:
             yield Violation(f"counters[{key}]", wrong)
+
+
+@_REMEMBERED
+def _is_label(text: str) -> bool:
+    return _fits(_LABEL, text, _MAX_LABEL)
 
 
 def _check_text(value: object) -> str | None:
@@ -203,6 +210,7 @@ def _check_text(value: object) -> str | None:
     return None
 
 
+@_REMEMBERED
 def _check_key(key: str) -> str | None:
     """Why an attribute or capacity can't have this name, None when it can."""
     domain, slash, name = key.rpartition("/")
@@ -214,13 +222,16 @@ def _check_key(key: str) -> str | None:
 
 
 def _check_quantity(value: object) -> str | None:
+    return _check_amount(value) if isinstance(value, str) else f"{value!r} is not a quantity"
+
+
+@_REMEMBERED
+def _check_amount(text: str) -> str | None:
     try:
-        amount = Quantity.parse(value) if isinstance(value, str) else None
+        amount = Quantity.parse(text)
     except ValueError:
-        amount = None
-    if amount is None:
-        return f"{value!r} is not a quantity"
-    return None if 0 <= amount.value <= _LARGEST else f"{value!r} does not fit 63 bits"
+        return f"{text!r} is not a quantity"
+    return None if 0 <= amount.value <= _LARGEST else f"{text!r} does not fit 63 bits"
 
 
 def _fits(pattern: re.Pattern[str], value: object, longest: int) -> bool:

@@ -7,6 +7,7 @@ import pytest
 
 from dra_driver.model import Inventory, Slot
 from dra_driver.simulator.api_server import ApiError, ApiServer
+from dra_driver.slices import reconcile, writes
 from tests.support.api import Publishing, add_node, publishing, wait_for
 from tests.support.dynamic_gpus import dynamic_gpu, with_partitions
 from tests.support.inventories import gpu, inventory
@@ -59,6 +60,33 @@ def test_208_devices_take_one_write_for_each_slice_and_claims_none(
         run.wait()
         updates = [entry.verb for entry in server.requests.writes()]
         assert updates == ["delete"] + ["update"] * 9
+
+
+def test_a_claim_costs_not_even_a_comparison(
+    server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared: list[int] = []
+
+    def plan_writes(*args: Any) -> writes.Writes:
+        compared.append(1)
+        return writes.plan_writes(*args)
+
+    monkeypatch.setattr(reconcile, "plan_writes", plan_writes)
+    with publishing(server, tmp_path) as run:
+        run.publisher.publish(EIGHT)
+        run.wait()
+        run.publisher.publish(EIGHT)
+        wait_for(lambda: len(compared) > 2, "its own writes are looked at once")
+        run.wait()
+        before = len(compared)
+        for made in ((0,), (0, 1), ()):
+            run.publisher.publish(claimed(*made))
+            run.wait("claims come and go")
+        assert len(compared) == before
+        for obj in run.slices()[:1]:
+            server.objects.delete("resourceslices", obj["metadata"]["name"])
+        wait_for(lambda: len(compared) > before, "the marker: somebody changed a slice")
+        wait_for(lambda: len(run.devices()) == 208, "repaired")
 
 
 def test_a_partition_of_others_withdraws_what_it_overlaps(
