@@ -75,7 +75,7 @@ def _tell(view: View, bed: Bed) -> None:
         process = bed.start_plugin()
         bed.wait_registered()
         slices = bed.wait_published()
-        devices = sum(len(piece["spec"]["devices"]) for piece in slices)
+        devices = sum(len(piece["spec"].get("devices", ())) for piece in slices)
         say(f"plugin runs as process {process}, is registered, publishes {devices} devices")
     view.node(slices, {})
     served = _serve(view, scheduler)

@@ -130,8 +130,10 @@ def devices_of(served: Sequence[Served]) -> dict[DeviceId, int]:
 
 
 def _uuids(slices: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """UUIDs by device; a partition that is made for a claim has none here."""
     return {
         device["name"]: device["attributes"]["uuid"]["string"]
         for piece in slices
-        for device in piece["spec"]["devices"]
+        for device in piece["spec"].get("devices", ())
+        if "uuid" in device["attributes"]
     }

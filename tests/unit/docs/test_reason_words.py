@@ -10,7 +10,7 @@ from pathlib import Path
 
 import dra_driver
 from dra_driver.model import DriverError
-from dra_driver.slices.devices import Why
+from dra_driver.slices import Why
 
 PACKAGE = Path(dra_driver.__file__).parent
 PAGE = PACKAGE.parent / "docs/troubleshooting.md"
