@@ -1,4 +1,4 @@
-"""The words of this project: GPUs, partitions, claims, health, quantities, errors. No I/O."""
+"""The words of this project: GPUs, partitions, sharing, claims, health, errors. No I/O."""
 
 from dra_driver.model.claim import (
     AllocatedDevice,
@@ -35,6 +35,15 @@ from dra_driver.model.gpu import (
 )
 from dra_driver.model.health import Health, HealthState, combined, dated
 from dra_driver.model.quantity import Quantity
+from dra_driver.model.sharing import (
+    MemoryLimitLevel,
+    MpsSettings,
+    SharesMode,
+    SharesPolicy,
+    SharingSettings,
+    Strategy,
+    TimeSlice,
+)
 
 __all__ = [
     "AllocatedDevice",
@@ -51,8 +60,10 @@ __all__ = [
     "Health",
     "HealthState",
     "Inventory",
+    "MemoryLimitLevel",
     "MemoryType",
     "MigProfile",
+    "MpsSettings",
     "Partition",
     "Partitioning",
     "Placement",
@@ -62,7 +73,12 @@ __all__ = [
     "PublishedDevice",
     "Quantity",
     "ResourceClaim",
+    "SharesMode",
+    "SharesPolicy",
+    "SharingSettings",
     "Slot",
+    "Strategy",
+    "TimeSlice",
     "TryAgain",
     "combined",
     "dated",

@@ -7,6 +7,7 @@ from enum import Enum
 from itertools import chain
 
 from dra_driver.model.health import Health, combined
+from dra_driver.model.sharing import MemoryLimitLevel, SharesPolicy, SharingSettings
 
 
 class MemoryType(Enum):
@@ -72,6 +73,10 @@ class GpuPolicy:
     allow_reset: bool = False  # MIG mode may be switched where that resets the GPU
     single_strategy: bool = False  # partitions of a uniformly cut GPU count as `gpu`
     named_by_uuid: bool = False  # device names come from the UUID instead of the minor number
+    shares: SharesPolicy = field(default_factory=SharesPolicy)  # of the GPU and its partitions
+    sharing: SharingSettings | None = None  # of claims that say nothing
+    required_limit: MemoryLimitLevel = MemoryLimitLevel.NONE  # below it no shares by memory
+    taint_effect: str = "NoSchedule"  # of taints of unhealthy devices; also `None`, `NoExecute`
 
 
 @dataclass(frozen=True, slots=True)
