@@ -7,7 +7,7 @@ from dra_driver.slices.rules import MAX_TAINTS, check_taint
 
 JsonObject = dict[str, Any]
 
-_PENDING: Final = "layout-pending"  # a change of the GPU waits for those who have it now
+_LAYOUT_PENDING: Final = "layout-pending"  # a change of the GPU waits for those who have it now
 _ILL: Final = "unhealthy"  # a device whose health gives no usable reason word
 _UNMONITORED: Final = "unmonitored"  # without effect: how well the device is, is not known
 
@@ -24,7 +24,7 @@ def taints_of(device: PublishedDevice, driver: str, *, notes: bool) -> list[Json
             taint = _ill(driver, entry) if ill else _unmonitored(driver, entry)
             taints.setdefault(taint["key"], taint)
     if device.gpu.held_back:
-        pending = _taint(f"{driver}/{_PENDING}", "", "NoSchedule")
+        pending = _taint(f"{driver}/{_LAYOUT_PENDING}", "", "NoSchedule")
         taints = {pending["key"]: pending, **taints}
     return list(taints.values())[:MAX_TAINTS]
 

@@ -14,7 +14,7 @@ from dra_driver.slices import Why
 
 PACKAGE = Path(dra_driver.__file__).parent
 PAGE = PACKAGE.parent / "docs/troubleshooting.md"
-TAINTS = ("_ILL", "_UNMONITORED")  # of devices whose health has no word that makes a taint
+TAINTS = ("_ILL", "_UNMONITORED", "_LAYOUT_PENDING")  # that no reason word of a health makes
 
 
 def documented() -> list[str]:
