@@ -116,12 +116,19 @@ def driver(installed: Driver) -> Driver:
 
 
 @pytest.fixture(scope="module")
-def partitioning(installed: Driver) -> Iterator[Driver]:
-    """Give the node GPUs of which partitions are made for claims, with all of them published."""
+def installed_partitioning(installed: Driver) -> Iterator[Driver]:
+    """Give the node other GPUs, of which partitions are made for claims."""
     newest = installed.cluster.settings.version == DEFAULT_VERSION
     made = Driver(installed.cluster, alike("h100-80gb", 8 if newest else 2), _DYNAMIC.read_text())
     with made.in_place_of(installed):
         yield made
+
+
+@pytest.fixture
+def partitioning(installed_partitioning: Driver) -> Driver:
+    """Give the driver that makes partitions for claims, with all that can be made published."""
+    installed_partitioning.wait_settled()
+    return installed_partitioning
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ right that is missing there shows up here.
 
 import itertools
 import secrets
+import signal
 import sys
 import time
 import urllib.error
@@ -206,6 +207,11 @@ class Driver:
     def arm(self, failpoint: str) -> None:
         """Let the next instance that comes by this place die there (`host.failpoints`)."""
         self._failpoint.write_text(failpoint)
+
+    def restart_when_killed(self) -> None:
+        """Wait until the main instance has died at the armed place, and start it again."""
+        assert self.main.process.wait(LONGEST_WAIT) == -signal.SIGKILL
+        self.main.start()
 
     def close(self) -> None:
         """Let go of the simulated node; processes end with the cluster."""

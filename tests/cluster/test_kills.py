@@ -30,7 +30,7 @@ def test_killed_in_prepare(driver: Driver, gpu_namespace: Namespace, place: str)
     gpu_namespace.apply(claim("whole"), claim("part", MIG_CLASS))
     driver.arm(place)
     gpu_namespace.apply(pod("user", claims=use("whole", "part")))
-    _restart_when_killed(driver)
+    driver.restart_when_killed()
     gpu_namespace.wait_pod("user", "Running")
     names = view.devices_of(gpu_namespace, "user")
     assert len(names) == 2
@@ -53,7 +53,7 @@ def test_killed_in_unprepare(driver: Driver, gpu_namespace: Namespace, place: st
     driver.arm(place)
     path = f"/api/v1/namespaces/{gpu_namespace.name}/pods/user"
     driver.cluster.api.delete(path)
-    _restart_when_killed(driver)
+    driver.restart_when_killed()
     driver.cluster.api.wait_gone(path, _REMOVAL_SECONDS)
     assert driver.leftovers() == set()
 
@@ -71,8 +71,3 @@ def test_a_pod_that_goes_while_the_driver_is_dead(driver: Driver, gpu_namespace:
     driver.main.start()
     driver.cluster.api.wait_gone(path, _REMOVAL_SECONDS)
     assert driver.leftovers() == set()
-
-
-def _restart_when_killed(driver: Driver) -> None:
-    assert driver.main.process.wait(LONGEST_WAIT) == -signal.SIGKILL
-    driver.main.start()

@@ -6,7 +6,7 @@ from typing import Final
 
 import pytest
 
-from tests.cluster import examples, test_examples, view
+from tests.cluster import examples, test_examples, test_mig_examples, view
 from tests.cluster.api import Object
 from tests.cluster.driver import Driver, eventually
 from tests.cluster.workload import Namespace
@@ -21,7 +21,8 @@ _JOB_SECONDS: Final = 300.0
 
 
 def test_every_example_is_run() -> None:
-    assert examples.names() == {*test_examples._WANTED, *_TOGETHER, _JOB}
+    single, partitions = test_examples._WANTED, test_mig_examples._WANTED
+    assert examples.names() == {*single, *partitions, *_TOGETHER, _JOB}
 
 
 def test_pods_with_several_devices_or_claims(driver: Driver, gpu_namespace: Namespace) -> None:
@@ -50,7 +51,7 @@ def test_pods_of_a_job_take_turns(driver: Driver, gpu_namespace: Namespace) -> N
     done = driver.cluster.api.wait(jobs, _complete, "complete", _JOB_SECONDS)
     assert done["status"]["succeeded"] == done["spec"]["completions"] == 4
     whole = {gpu["uuid"] for gpu in driver.node.show()["gpus"] if not gpu["instances"]}
-    for pod in _pods(gpu_namespace, "batch.kubernetes.io/job-name=job"):
+    for pod in gpu_namespace.pods("batch.kubernetes.io/job-name=job"):
         (line,) = gpu_namespace.logs(pod).splitlines()
         assert [uuid for uuid in whole if uuid in line], line
 
@@ -80,7 +81,7 @@ def test_a_quota_limits_one_namespace(driver: Driver) -> None:
             lambda: [line for line in limited.warnings() if "exceeded quota" in line],
             "the second Pod of the limited team is refused",
         )
-        assert len(_pods(limited, "app=namespaces")) == 2
+        assert len(limited.pods("app=namespaces")) == 2
 
 
 @contextmanager
@@ -101,7 +102,7 @@ def _running(driver: Driver, namespace: Namespace, label: str, count: int) -> li
     found: list[str] = []
 
     def all_run() -> bool:
-        found[:] = _pods(namespace, label, phase="Running")
+        found[:] = namespace.pods(label, phase="Running")
         return len(found) >= count
 
     eventually(all_run, f"{count} Pods {label} run")
@@ -111,12 +112,6 @@ def _running(driver: Driver, namespace: Namespace, label: str, count: int) -> li
         assert view.seen(namespace, pod) == view.expected(driver.node, names)
         devices.append(set(names))
     return devices
-
-
-def _pods(namespace: Namespace, label: str, **status: str) -> list[str]:
-    query = {"labelSelector": label}
-    found = namespace.cluster.api.get(f"/api/v1/namespaces/{namespace.name}/pods", **query)["items"]
-    return [item["metadata"]["name"] for item in found if status.items() <= item["status"].items()]
 
 
 def _complete(job: Object) -> bool:

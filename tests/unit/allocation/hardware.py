@@ -9,6 +9,7 @@ from dra_driver.simulator.models import MODELS, GpuModel
 from dra_driver.slices import ServerAbilities, build_slices
 from tests.unit.allocation.build import NODE
 
+_NOTHING_OPTIONAL = ServerAbilities()
 MIG_MODELS = {key: model for key, model in MODELS.items() if model.gi}
 
 
@@ -70,10 +71,12 @@ def bare(minor: int) -> Gpu:
     return Gpu(uuid=gpu_uuid(minor), minor=minor, product_name="")
 
 
-def published(gpus: Iterable[Gpu]) -> list[dict[str, Any]]:
+def published(
+    gpus: Iterable[Gpu], abilities: ServerAbilities = _NOTHING_OPTIONAL
+) -> list[dict[str, Any]]:
     """Return the ResourceSlices of a node with these GPUs."""
     inventory = Inventory(gpus=tuple(gpus), driver_version="580.95.05")
-    return build_slices(inventory, Settings(node_name=NODE), ServerAbilities()).objects()
+    return build_slices(inventory, Settings(node_name=NODE), abilities).objects()
 
 
 def every_kind() -> list[dict[str, Any]]:
