@@ -26,10 +26,12 @@ class Case:
         return self.note is not None and not self.note.finished
 
     def status(self, state: LayoutState, why: str = "") -> LayoutStatus:
-        """Tell how far the GPU is."""
+        """Tell how far the GPU is; one that waits for nobody does so for seconds."""
         former = self.note.layout if self.note and self.target is None else ""
         layout = self.gpu.policy.layout or former
-        return LayoutStatus(self.gpu.uuid, gpu_device_name(self.gpu), layout, state, why)
+        is_passing = state is LayoutState.WAITING and not why
+        name = gpu_device_name(self.gpu)
+        return LayoutStatus(self.gpu.uuid, name, layout, state, why, is_passing)
 
 
 class Cases:

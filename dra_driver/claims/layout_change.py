@@ -63,6 +63,11 @@ class LayoutChange:
                 return None
             return self._reserved(gpu, target, note) if target else None
 
+    def obstacles(self, gpu: Gpu, target: Target | None) -> Obstacles | None:
+        """Tell for whom the change would have to wait now. Raises DriverError."""
+        _, work = self._look(gpu, target, self._notes.get(gpu.uuid))
+        return work if isinstance(work, Obstacles) else None
+
     def drop_stale(self) -> None:
         """Give back GPUs that a killed process has reserved. Raises StorageFailed."""
         kept = {each.claim.uid for each in self._records.holdings() if is_reservation(each.claim)}

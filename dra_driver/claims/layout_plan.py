@@ -172,7 +172,7 @@ def _foreign(
     claimed = set(_spans(held))
     return [
         part
-        for part in standing.partitions
+        for part in sorted(standing.partitions, key=lambda part: part.placement.start)
         if part.key not in made and part.placement not in claimed
     ]
 

@@ -31,6 +31,7 @@ class LayoutStatus:
     layout: str  # empty: what a former layout has left
     state: LayoutState
     why: str = ""  # what it waits for, or what went wrong
+    is_passing: bool = False  # over in seconds: counted, not told
 
     def __str__(self) -> str:
         layout = f"layout {self.layout}" if self.layout else "removal of a former layout"
@@ -57,7 +58,8 @@ class LayoutReports:
             count = sum(each.state is state for each in statuses)
             self._metrics.set(_METRIC, count, state=state.value)
         for status in statuses:
-            self._compare(status, is_changed=status.gpu_uuid in changed)
+            if not status.is_passing:
+                self._compare(status, is_changed=status.gpu_uuid in changed)
         gone = self._last.keys() - {each.gpu_uuid for each in statuses}
         for uuid in gone:
             del self._last[uuid]

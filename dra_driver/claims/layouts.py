@@ -188,11 +188,9 @@ class Layouts:
         why = why_impossible(case.gpu, target) if target is not None else ""
         if why:
             if is_lost:
-                self._try(case, None)
+                self._try(case, None, is_urgent=True)
             return case.status(LayoutState.FAILED, why)
-        if is_lost or self._is_kept_free(case):
-            return self._try(case, target)
-        return case.status(LayoutState.WAITING, "new claims are held off first")
+        return self._try(case, target, is_urgent=is_lost)
 
     def _settled(self, case: Case) -> LayoutStatus | None:
         """Keep in mind where the partitions of the layout are; there is nothing else to do."""
@@ -203,16 +201,18 @@ class Layouts:
         self._notes.keep(case.gpu.uuid, case.gpu.policy.layout, noted(case.gpu, case.note))
         return case.status(LayoutState.APPLIED)
 
-    def _try(self, case: Case, target: Target | None) -> LayoutStatus | None:
-        """Make a change, unless it has failed a moment ago; None when it was made."""
+    def _try(self, case: Case, target: Target | None, *, is_urgent: bool) -> LayoutStatus:
+        """Make a change, unless it has failed a moment ago or somebody uses the GPU."""
         uuid = case.gpu.uuid
         trouble = self._troubles.get(uuid)
         if trouble is not None and trouble.target != target:
             trouble = None
         if trouble is not None and time.monotonic() < trouble.until:
             return _in_trouble(case, trouble)
+        may_begin = is_urgent or target is None or self._is_kept_free(case)
         try:
-            obstacles = self._made(case.gpu, target)
+            make = self._made if may_begin else self._change.obstacles
+            obstacles = make(case.gpu, target)
         except DriverError as error:
             pause = min(2 * trouble.pause, _LONGEST_PAUSE) if trouble else _FIRST_PAUSE
             trouble = _Trouble(target, error, pause, time.monotonic() + pause)
@@ -222,10 +222,11 @@ class Layouts:
         self._troubles.pop(uuid, None)
         if obstacles is not None:
             return case.status(LayoutState.WAITING, f"waits for {obstacles}")
-        self._done[uuid] = target
-        self._wake.set()
-        self._look_again()
-        return None
+        if may_begin:
+            self._done[uuid] = target
+            self._wake.set()
+            self._look_again()
+        return case.status(LayoutState.WAITING)
 
     def _look_again(self) -> None:
         with suppress(DriverError):

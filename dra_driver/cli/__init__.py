@@ -34,6 +34,7 @@ _COMMANDS: Final = {
     "config": _Command("dra_driver.cli.config:config", "Check and show a node configuration."),
     "demo": _Command("dra_driver.cli.demo:demo", "Run the main job on a simulated node."),
     "devices": _Command("dra_driver.cli.devices:devices", "Show this node's devices."),
+    "layout": _Command("dra_driver.cli.layout:layout", "Print or compare this node's partitions."),
     "metrics": _Command("dra_driver.cli.metrics:metrics", "Show which metrics there are."),
     "prepared": _Command("dra_driver.cli.prepared:prepared", "Show this node's prepared claims."),
     "serve": _Command("dra_driver.cli.serve:serve", "Run the node plugin."),
