@@ -16,6 +16,7 @@ from dra_driver.cli.config_text import (
     rules_text,
 )
 from dra_driver.cli.node_state import HARDWARE_FLAGS, NODE, look_at_hardware
+from dra_driver.cli.option_types import NodeLabel
 from dra_driver.cli.output import output_option, show
 from dra_driver.cli.settings_options import make_settings, settings_options
 from dra_driver.config import NodeConfig, config_schema
@@ -46,16 +47,22 @@ def check(file: Path) -> None:
 @config.command(name="show")
 @_file_argument
 @settings_options(*HARDWARE_FLAGS)
-@click.option("--node-label", "labels", multiple=True, metavar="KEY=VALUE", help="Of the Node.")
+@click.option("--node-label", "labels", multiple=True, type=NodeLabel(), help="Of the Node.")
 @output_option
-def show_policies(*, file: Path, labels: tuple[str, ...], output: str, **flags: Any) -> None:  # noqa: ANN401 - fields of Settings
+def show_policies(
+    *,
+    file: Path,
+    labels: tuple[tuple[str, str], ...],
+    output: str,
+    **flags: Any,  # noqa: ANN401 - fields of Settings
+) -> None:
     """Show what FILE says of each GPU of this node; where there is none to be found, its rules.
 
     Changes nothing, and may be run beside the plugin. Exit code 1 when a GPU can't have what the
     file wants.
     """
     read = _read(file)
-    node_labels = dict(_label(text) for text in labels)
+    node_labels = dict(labels)
     try:
         inventory = look_at_hardware(make_settings({"node_name": NODE} | flags))
     except DriverNotReady as error:
@@ -83,10 +90,3 @@ def _read(file: Path) -> NodeConfig:
     except SettingInvalid as error:
         click.echo(f"Error: {error}", err=True)
         sys.exit(EXIT_FINDING)
-
-
-def _label(text: str) -> tuple[str, str]:
-    key, separator, value = text.partition("=")
-    if not key or not separator:
-        raise click.BadParameter(f"{text!r} is not KEY=VALUE", param_hint="--node-label")
-    return key, value

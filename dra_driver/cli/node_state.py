@@ -1,22 +1,24 @@
 """What can be known of a node from outside the plugin, without changing anything."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import quote
 
 import grpc
 
 from dra_driver.cdi import ClaimSpecs
-from dra_driver.config import Settings
+from dra_driver.config import NodeConfig, Settings, configured
+from dra_driver.health.foreign import ForeignPartitions
 from dra_driver.host import list_folder, read_file
 from dra_driver.model import Inventory
 from dra_driver.model.errors import DriverNotReady, RecordDamaged, StorageFailed
 from dra_driver.nvml import Discovery
 from dra_driver.rpc import health_v1_pb2 as health
 from dra_driver.rpc.health_v1_pb2_grpc import DRAResourceHealthStub
-from dra_driver.state import ClaimRecord, decode
+from dra_driver.state import ClaimRecord, Holding, decode, is_reservation
+from dra_driver.state.ownership import holdings
 from dra_driver.telemetry import Metrics, set_up_logging
 
 # Which flags lead to the records and CDI files, and which to the hardware.
@@ -32,9 +34,10 @@ _PLUGIN_SECONDS: Final = 3.0
 class NodeRecords:
     """Records of claims as they lie on disk now."""
 
-    claims: tuple[ClaimRecord, ...]  # by namespace and name
-    damaged: Mapping[str, str]  # claim UID: what is wrong with its record
-    with_cdi_file: frozenset[str]  # claim UIDs
+    claims: tuple[ClaimRecord, ...] = ()  # by namespace and name
+    damaged: Mapping[str, str] = field(default_factory=dict)  # claim UID: what is wrong with it
+    with_cdi_file: frozenset[str] = frozenset()  # claim UIDs
+    reservations: tuple[ClaimRecord, ...] = ()  # of GPUs that are getting a layout
 
 
 def read_records(settings: Settings) -> NodeRecords:
@@ -56,7 +59,12 @@ def read_records(settings: Settings) -> NodeRecords:
     for path in list_folder(settings.data_folder / "damaged", ".json"):
         damaged.setdefault(path.stem, f"the record was set aside as {path}")
     found.sort(key=lambda record: (record.namespace, record.name, record.uid))
-    return NodeRecords(tuple(found), damaged, frozenset(ClaimSpecs(settings).claim_uids()))
+    return NodeRecords(
+        claims=tuple(record for record in found if not is_reservation(record.ref)),
+        damaged=damaged,
+        with_cdi_file=frozenset(ClaimSpecs(settings).claim_uids()),
+        reservations=tuple(record for record in found if is_reservation(record.ref)),
+    )
 
 
 def look_at_hardware(settings: Settings) -> Inventory:
@@ -68,6 +76,30 @@ def look_at_hardware(settings: Settings) -> Inventory:
         return discovery.look(_LOOK_SECONDS)
     finally:
         discovery.stop()
+
+
+def look_under(
+    config: NodeConfig,
+    settings: Settings,
+    node_labels: Mapping[str, str],
+    records: Callable[[], NodeRecords],
+) -> Inventory:
+    """Look as the plugin does under that configuration: partitions of others are marked.
+
+    One that no record tells of may have been a claim's that ended meanwhile, so it is looked for
+    again. Raises DriverNotReady or StorageFailed.
+    """
+    foreign = ForeignPartitions(lambda: _holdings(records()))
+    inventory, is_unsure = foreign.mark(configured(look_at_hardware(settings), config, node_labels))
+    if is_unsure:
+        again = look_at_hardware(settings)
+        inventory, _ = foreign.mark(configured(again, config, node_labels))
+    return inventory
+
+
+def _holdings(records: NodeRecords) -> Iterator[Holding]:
+    for record in (*records.claims, *records.reservations):
+        yield from holdings(record)
 
 
 def told_health(settings: Settings) -> Mapping[str, tuple[str, str]] | None:

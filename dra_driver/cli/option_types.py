@@ -29,6 +29,21 @@ class Duration(click.ParamType[float]):
         return seconds
 
 
+class NodeLabel(click.ParamType[tuple[str, str]]):
+    """A label of the Node and its value."""
+
+    name = "KEY=VALUE"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, str]:
+        """Give key and value."""
+        key, separator, text = str(value).partition("=")
+        if not key or not separator:
+            self.fail(f"{value!r} is not KEY=VALUE", param, ctx)
+        return key, text
+
+
 class Xids(click.ParamType[frozenset[int]]):
     """Numbers with commas between them."""
 
