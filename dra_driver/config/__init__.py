@@ -16,26 +16,44 @@ from dra_driver.config.node import (
     gpu_indexes,
     load,
 )
-from dra_driver.config.opaque import GpuConfig, MigDeviceConfig, decode_config, resolve_config
+from dra_driver.config.on_hardware import NODE_SOURCE, check_on_hardware, limits_by_uuid
+from dra_driver.config.opaque import GpuConfig, MigDeviceConfig, decode_config, opaque_schema
+from dra_driver.config.precedence import (
+    ClaimSharing,
+    DeviceSharing,
+    resolve_config,
+    resolve_configs,
+)
 from dra_driver.config.settings import DEFAULT_DRIVER_NAME, Settings
+from dra_driver.config.stored import differences, read_stored, stored_form
 
 __all__ = [
     "DEFAULT_CONFIG",
     "DEFAULT_DRIVER_NAME",
+    "NODE_SOURCE",
+    "ClaimSharing",
+    "DeviceSharing",
     "GpuConfig",
     "LayoutEntry",
     "MigDeviceConfig",
     "NodeConfig",
     "Settings",
     "Wanted",
+    "check_on_hardware",
     "config_schema",
     "configured",
     "decode_config",
+    "differences",
     "fit",
     "gpu_indexes",
+    "limits_by_uuid",
     "load",
     "load_layouts",
+    "opaque_schema",
+    "read_stored",
     "resolve_config",
+    "resolve_configs",
     "resolve_layout",
     "shipped_layouts",
+    "stored_form",
 ]

@@ -10,9 +10,10 @@ from pydantic import AfterValidator, Field
 
 from dra_driver.config.durations import parse_duration
 from dra_driver.config.layouts import Layout, LayoutName, Wanted, is_shipped, resolve_layout
+from dra_driver.config.shares import SharesRule, SharingRule
 from dra_driver.config.strict import Several, StrictModel, read_strictly
 from dra_driver.config.yaml_text import Path
-from dra_driver.model import Gpu, GpuPolicy, Inventory, Partitioning
+from dra_driver.model import Gpu, GpuPolicy, Inventory, MemoryLimitLevel, Partitioning
 
 API_VERSION: Final = "config.gpu-dra-driver.dev/v1alpha1"
 KIND: Final = "NodeConfig"
@@ -87,6 +88,9 @@ class Rule(StrictModel):
 
     match: Match = Match()
     partitioning: PartitioningRule = PartitioningRule()
+    shares: SharesRule = SharesRule()
+    sharing: SharingRule | None = None
+    require_memory_limit: Literal["cgroup", "mps", "none"] | None = None
     naming: Literal["minor", "uuid"] | None = None
 
     def applied(self, policy: GpuPolicy) -> GpuPolicy:
@@ -101,9 +105,23 @@ class Rule(StrictModel):
             changes["single_strategy"] = part.strategy == "single"
         if self.naming is not None:
             changes["named_by_uuid"] = self.naming == "uuid"
-        return replace(policy, **changes)
+        if self.sharing is not None:
+            changes["sharing"] = self.sharing.settings()
+        if self.require_memory_limit is not None:
+            changes["required_limit"] = MemoryLimitLevel(self.require_memory_limit)
+        return replace(policy, shares=self.shares.applied(policy.shares), **changes)
 
-    def problem(self, layouts: Iterable[str]) -> str:
+    def problems_with(self, layouts: Iterable[str]) -> Iterator[tuple[Path, str]]:
+        """Yield what does not go together, and where."""
+        layout = self._layout_problem(layouts)
+        if layout:
+            yield ("partitioning", "layout"), layout
+        for path, problem in self.shares.problems():
+            yield ("shares", *path), problem
+        for path, problem in self.sharing.problems() if self.sharing else ():
+            yield ("sharing", *path), problem
+
+    def _layout_problem(self, layouts: Iterable[str]) -> str:
         """Say what is wrong with mode and layout together; empty: nothing."""
         mode, layout = self.partitioning.mode, self.partitioning.layout
         if mode != "Static":
@@ -148,11 +166,10 @@ class NodeConfig(StrictModel):
     inventory: InventoryRule = InventoryRule()
 
     def problems(self) -> Iterator[tuple[Path, str]]:
-        """Yield what is wrong with mode and layout of each rule, and where."""
+        """Yield what does not go together in each rule, and where."""
         for place, rule in enumerate(self.rules):
-            problem = rule.problem(self.layouts)
-            if problem:
-                yield ("rules", place, "partitioning", "layout"), problem
+            for path, problem in rule.problems_with(self.layouts):
+                yield ("rules", place, *path), problem
 
     @property
     def needs_node_labels(self) -> bool:
@@ -169,7 +186,7 @@ class NodeConfig(StrictModel):
 
     def policy(self, gpu: Gpu, index: int, node_labels: Mapping[str, str]) -> GpuPolicy:
         """Merge the rules for the GPU with that place in PCI order."""
-        policy = GpuPolicy()
+        policy = GpuPolicy(taint_effect=self.health.effect)
         for number in self.matching(gpu, index, node_labels):
             policy = self.rules[number].applied(policy)
         return policy

@@ -1,124 +1,153 @@
 """Opaque configs that classes and claims carry for this driver: `resource.nvidia.com/v1beta1`.
 
-Schema and precedence as published manifests rely on them: class before claim, the last entry that
-matches wins.
+Fields and messages are those that published manifests and their authors know; fields of ours are
+optional. What depends on the hardware is checked when a claim is prepared (`on_hardware`).
 """
 
-from collections.abc import Mapping
-from typing import Any, Final, Literal
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any, Final, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ConfigDict, TypeAdapter
 
-from dra_driver.model.claim import AllocatedDevice, DeviceConfig
+from dra_driver.config.sharing import IntervalWord, MpsConfig, StrategyWord, sharing_settings
+from dra_driver.config.strict import Fault, NullableModel, and_more, validated
+from dra_driver.config.yaml_text import Path, path_text
+from dra_driver.model import SharingSettings
 from dra_driver.model.errors import ConfigInvalid
 
 API_VERSION: Final = "resource.nvidia.com/v1beta1"
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+def _only_with(strategy: str, field: str) -> dict[str, Any]:
+    """Rule of JSON Schema: another strategy has no such field."""
+    return {
+        "if": {"properties": {"strategy": {"not": {"const": strategy}}}},
+        "then": {"properties": {field: {"type": "null"}}},
+    }
 
 
-class TimeSlicingConfig(_Strict):
+class TimeSlicingConfig(NullableModel):
     """How long a program runs before the next one has its turn."""
 
-    interval: Literal["Default", "Short", "Medium", "Long"] = "Default"
+    interval: IntervalWord = "Default"
 
 
-class MpsConfig(_Strict):
-    """Limits of the MPS control daemon for every client."""
-
-    defaultActiveThreadPercentage: int | None = None  # noqa: N815 - names of the published API
-    defaultPinnedDeviceMemoryLimit: str | None = None  # noqa: N815
-    defaultPerDevicePinnedMemoryLimit: Mapping[str, str] | None = None  # noqa: N815
-    multiUser: bool = False  # noqa: N815
-
-
-class GpuSharing(_Strict):
+class GpuSharing(NullableModel):
     """How several containers share one GPU."""
 
-    strategy: Literal["TimeSlicing", "MPS"]
-    timeSlicingConfig: TimeSlicingConfig | None = None  # noqa: N815
-    mpsConfig: MpsConfig | None = None  # noqa: N815
+    model_config = ConfigDict(
+        json_schema_extra={
+            "allOf": [
+                _only_with("TimeSlicing", "timeSlicingConfig"),
+                _only_with("MPS", "mpsConfig"),
+            ]
+        }
+    )
+
+    strategy: StrategyWord
+    time_slicing_config: TimeSlicingConfig | None = None
+    mps_config: MpsConfig | None = None
 
 
-class MigSharing(_Strict):
-    """How several containers share one partition."""
+class MigSharing(NullableModel):
+    """How several containers share one partition; time-slicing changes nothing there."""
 
-    strategy: Literal["TimeSlicing", "MPS"]
-    mpsConfig: MpsConfig | None = None  # noqa: N815
+    model_config = ConfigDict(json_schema_extra={"allOf": [_only_with("MPS", "mpsConfig")]})
+
+    strategy: StrategyWord
+    mps_config: MpsConfig | None = None
 
 
-class GpuConfig(_Strict):
-    """Settings for whole GPUs."""
+class GpuConfig(NullableModel):
+    """Settings for whole GPUs; without `sharing` one claim has them and nothing is set."""
 
-    apiVersion: Literal["resource.nvidia.com/v1beta1"]  # noqa: N815
+    api_version: Literal["resource.nvidia.com/v1beta1"]
     kind: Literal["GpuConfig"]
     sharing: GpuSharing | None = None
 
+    def problems(self) -> Iterator[tuple[Path, str]]:
+        """Yield settings that are not those of the strategy."""
+        sharing = self.sharing
+        if sharing is None:
+            return
+        if sharing.strategy == "MPS" and sharing.time_slicing_config is not None:
+            yield (
+                ("sharing", "timeSlicingConfig"),
+                "cannot use TimeSlicingConfig with the 'MPS' strategy; allowed: mpsConfig",
+            )
+        if sharing.strategy == "TimeSlicing" and sharing.mps_config is not None:
+            yield (
+                ("sharing", "mpsConfig"),
+                "cannot use MpsConfig with the 'TimeSlicing' strategy; allowed: timeSlicingConfig",
+            )
 
-class MigDeviceConfig(_Strict):
-    """Settings for MIG partitions."""
+    def settings(self) -> SharingSettings | None:
+        """Give what is wanted of each GPU; None: nothing is set."""
+        sharing = self.sharing
+        if sharing is None:
+            return None
+        time_slicing = sharing.time_slicing_config or TimeSlicingConfig()
+        return sharing_settings(sharing.strategy, time_slicing.interval, sharing.mps_config)
 
-    apiVersion: Literal["resource.nvidia.com/v1beta1"]  # noqa: N815
+
+class MigDeviceConfig(NullableModel):
+    """Settings for MIG partitions; without `sharing` nothing is set."""
+
+    api_version: Literal["resource.nvidia.com/v1beta1"]
     kind: Literal["MigDeviceConfig"]
     sharing: MigSharing | None = None
 
+    def problems(self) -> Iterator[tuple[Path, str]]:
+        """Yield settings that are not those of the strategy."""
+        sharing = self.sharing
+        if sharing and sharing.strategy == "TimeSlicing" and sharing.mps_config is not None:
+            yield (
+                ("sharing", "mpsConfig"),
+                "cannot use MpsConfig with the 'TimeSlicing' strategy; allowed: no further field",
+            )
 
-_KINDS: Final[Mapping[str, type[GpuConfig] | type[MigDeviceConfig]]] = {
+    def settings(self) -> SharingSettings | None:
+        """Give what is wanted of each partition; None: nothing is set."""
+        if self.sharing is None:
+            return None
+        found = sharing_settings(self.sharing.strategy, mps=self.sharing.mps_config)
+        return replace(found, interval=None)
+
+
+Config: TypeAlias = GpuConfig | MigDeviceConfig
+KINDS: Final[Mapping[str, type[Config]]] = {
     "GpuConfig": GpuConfig,
     "MigDeviceConfig": MigDeviceConfig,
 }
 
 
-def decode_config(parameters: Mapping[str, Any]) -> GpuConfig | MigDeviceConfig:
+def decode_config(parameters: Mapping[str, Any]) -> Config:
     """Read a config strictly; raises ConfigInvalid that names the field and what is allowed."""
     version, kind = parameters.get("apiVersion"), parameters.get("kind")
-    if version != API_VERSION or kind not in _KINDS:
+    if version != API_VERSION or not isinstance(kind, str) or kind not in KINDS:
         raise ConfigInvalid(
-            f"opaque config {version}/{kind} is unknown; allowed: {API_VERSION} with kind "
-            + " or ".join(_KINDS)
+            f"opaque config {version!s:.80}/{kind!s:.80} is unknown; allowed: {API_VERSION} with "
+            f"kind {' or '.join(KINDS)}"
         )
-    try:
-        return _KINDS[str(kind)].model_validate(dict(parameters))
-    except ValidationError as error:
-        raise ConfigInvalid(f"{kind}: {_explain(error)}") from error
+    found, wrong = validated(dict(parameters), KINDS[kind])
+    if found is None:
+        raise ConfigInvalid(f"{kind}: {_words(wrong[0])}{and_more(wrong)}")
+    return found
 
 
-def resolve_config(
-    device: AllocatedDevice,
-    kind: type[GpuConfig] | type[MigDeviceConfig],
-    configs: tuple[DeviceConfig, ...],
-) -> GpuConfig | MigDeviceConfig | None:
-    """Config that holds for one allocated device, None when nobody wrote one.
-
-    An entry without requests is for all devices its kind fits; one that names the request must
-    fit, else ConfigInvalid.
-    """
-    for entry in reversed(configs):
-        decoded = decode_config(entry.parameters)
-        if not entry.requests:
-            if isinstance(decoded, kind):
-                return decoded
-            continue
-        if device.request in entry.requests or device.main_request in entry.requests:
-            if not isinstance(decoded, kind):
-                raise ConfigInvalid(
-                    f"cannot apply {decoded.kind} to device {device.device!r} (request: "
-                    f"{device.request}): it takes {kind.__name__}"
-                )
-            return decoded
-    return None
+def opaque_schema(kind: str | None = None) -> dict[str, Any]:
+    """JSON Schema of one kind, or of all."""
+    head = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
+    if kind is not None:
+        return {**head, **KINDS[kind].model_json_schema(by_alias=True)}
+    schema = TypeAdapter(Config).json_schema(by_alias=True)
+    return {**head, **schema}
 
 
-def _explain(error: ValidationError) -> str:
-    first = error.errors()[0]
-    path = ".".join(str(part) for part in first["loc"])
-    if first["type"] == "extra_forbidden":
-        return f'strict decoding error: unknown field "{path}"'
-    if path == "sharing.timeSlicingConfig.interval":
-        return (
-            f"{path}: unknown time-slice interval: {first['input']}, supported time-slice "
-            "intervals: Default, Short, Medium, Long"
-        )
-    return f"{path}: {first['msg']}"
+def _words(fault: Fault) -> str:
+    path = path_text(fault.path) or "the config"
+    if not fault.is_unknown:
+        return f"{path}: {fault.words}"
+    allowed = fault.words.removeprefix("unknown field")
+    return f'strict decoding error: unknown field "{path}"{allowed}'

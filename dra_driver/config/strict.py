@@ -1,14 +1,15 @@
 """Strict reading of files that people write: errors name line, field and what is allowed."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from types import UnionType
-from typing import Annotated, Any, Final, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, Final, Literal, TypeVar, Union, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, Strict, ValidationError
+from pydantic import BaseModel, ConfigDict, Strict, ValidationError, model_validator
 from pydantic.alias_generators import to_camel
 from pydantic_core import ErrorDetails
 
-from dra_driver.config.yaml_text import Document, Path, path_text, read_yaml
+from dra_driver.config.yaml_text import Path, path_text, read_yaml
 from dra_driver.model.errors import SettingInvalid
 
 _Item = TypeVar("_Item")
@@ -33,6 +34,18 @@ class StrictModel(BaseModel):
         yield from ()
 
 
+class NullableModel(StrictModel):
+    """A mapping in which a known field without value is as if it were not there."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, data: Any) -> Any:  # noqa: ANN401 - whatever stands there
+        if not isinstance(data, dict):
+            return data
+        known = {field.alias for field in cls.model_fields.values()}
+        return {k: value for k, value in data.items() if value is not None or k not in known}
+
+
 _Read = TypeVar("_Read", bound=StrictModel)
 
 _KINDS: Final = {
@@ -52,29 +65,51 @@ _RANGES: Final = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing that is wrong, and where."""
+
+    path: Path
+    words: str  # what stands there and what is allowed
+    is_unknown: bool = False  # there is no such field
+
+
 def read_strictly(text: str, model: type[_Read]) -> _Read:
     """Read YAML as this model; raises SettingInvalid: the first thing wrong, in one line."""
     document = read_yaml(text)
     data = {} if document.data is None else document.data
+    found, wrong = validated(data, model)
+    if found is None:
+        wrong.sort(key=lambda fault: document.line(fault.path))
+        first = wrong[0]
+        where = f"line {document.line(first.path)}: {path_text(first.path) or 'the document'}"
+        raise SettingInvalid(f"{where}: {first.words}{and_more(wrong)}")
+    return found
+
+
+def validated(data: Any, model: type[_Read]) -> tuple[_Read | None, list[Fault]]:  # noqa: ANN401 - plain data
+    """Give the data as this model, or at least one thing that is wrong with it."""
     try:
         found = model.model_validate(data)
     except ValidationError as error:
         # A list whose items are wrong counts as too short as well.
-        wrong = [
-            each for each in error.errors() if each["type"] != "too_short" or not each["input"]
+        return None, [
+            _fault(each, model)
+            for each in error.errors()
+            if each["type"] != "too_short" or not each["input"]
         ]
-        wrong.sort(key=lambda each: document.line(each["loc"]))
-        more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
-        raise SettingInvalid(_explain(wrong[0], document, model) + more) from error
-    for path, problem in found.problems():
-        raise SettingInvalid(f"line {document.line(path)}: {path_text(path)}: {problem}")
-    return found
+    wrong = [Fault(path, words) for path, words in found.problems()]
+    return (None, wrong) if wrong else (found, [])
 
 
-def _explain(error: ErrorDetails, document: Document, model: type[BaseModel]) -> str:
+def and_more(wrong: Sequence[Fault]) -> str:
+    """Say how many faults there are beside the one that is told."""
+    return f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
+
+
+def _fault(error: ErrorDetails, model: type[BaseModel]) -> Fault:
     path = tuple(part for part in error["loc"] if part != "[key]")  # pydantic's word for a key
-    field = path_text(path) or "the document"
-    return f"line {document.line(path)}: {field}: {_what(error, path, model)}"
+    return Fault(path, _what(error, path, model), error["type"] == "extra_forbidden")
 
 
 def _what(error: ErrorDetails, path: Path, model: type[BaseModel]) -> str:
@@ -83,7 +118,7 @@ def _what(error: ErrorDetails, path: Path, model: type[BaseModel]) -> str:
     if kind == "extra_forbidden":
         return f"unknown field; allowed: {', '.join(_fields_at(path[:-1], model))}"
     if kind == "missing":
-        return "is missing"
+        return "is missing" + _words_allowed(path, model)
     if kind == "literal_error":
         return f"{found}; allowed: {str(context['expected']).replace(' or ', ', ')}"
     if kind == "value_error":
@@ -113,6 +148,16 @@ def _fields_at(path: Path, model: type[BaseModel]) -> Iterator[str]:
         kind = _inner(kind, part)
     for name, field in kind.model_fields.items():
         yield field.alias or name
+
+
+def _words_allowed(path: Path, model: type[BaseModel]) -> str:
+    """Say which words a field takes, if it takes only some."""
+    kind: Any = model
+    for part in path:
+        kind = _inner(kind, part)
+    if get_origin(kind) is not Literal:
+        return ""
+    return f"; allowed: {', '.join(repr(word) for word in get_args(kind))}"
 
 
 def _inner(kind: Any, part: str | int) -> Any:  # noqa: ANN401 - a type form

@@ -3,9 +3,8 @@
 import re
 from pathlib import Path
 
-from dra_driver.config import load
-from dra_driver.config.layouts import LayoutFile
-from dra_driver.config.strict import StrictModel
+from dra_driver.config import NodeConfig, load
+from tests.unit.config.walk import keys, models
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs/configuration.md").read_text(encoding="utf-8")
@@ -14,8 +13,9 @@ PAGE = (ROOT / "docs/configuration.md").read_text(encoding="utf-8")
 def test_the_pages_example_is_read() -> None:
     (block,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
     config = load(block)
-    assert len(config.rules) == 3
+    assert len(config.rules) == 4
     assert config.rules[2].partitioning.layout in config.layouts
+    assert config.rules[3].shares.count == 4
 
 
 def test_the_examples_are_read() -> None:
@@ -24,6 +24,5 @@ def test_the_examples_are_read() -> None:
 
 
 def test_every_field_is_on_the_page() -> None:
-    models = [model for model in StrictModel.__subclasses__() if model is not LayoutFile]
-    fields = {field.alias or name for model in models for name, field in model.model_fields.items()}
+    fields = {key for model in models(NodeConfig) for key in keys(model)}
     assert {field for field in fields if not re.search(rf"\b{field}\b", PAGE)} == set()

@@ -1,21 +1,28 @@
 """Every field of the node configuration: whatever is wrong, the error names line and field."""
 
 import re
-from collections.abc import Iterator
 from copy import deepcopy
-from types import UnionType
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Any
 
 import pytest
 import yaml
 from jsonschema import Draft202012Validator
 
 from dra_driver.config import NodeConfig, config_schema, load
-from dra_driver.config.layouts import LayoutFile
-from dra_driver.config.strict import StrictModel
 from dra_driver.model.errors import SettingInvalid
-
-Path = tuple[str | int, ...]
+from tests.unit.config import walk
+from tests.unit.config.walk import (
+    HUGE,
+    UNKNOWN,
+    WRONG,
+    Path,
+    fields,
+    keys,
+    model_at,
+    models,
+    without,
+    words,
+)
 
 SAMPLE: dict[str, Any] = {
     "apiVersion": "config.gpu-dra-driver.dev/v1alpha1",
@@ -35,8 +42,25 @@ SAMPLE: dict[str, Any] = {
                 "allowReset": False,
                 "strategy": "mixed",
             },
+            "shares": {"count": 4, "rename": True, "failRequestsGreaterThanOne": True},
+            "sharing": {"strategy": "TimeSlicing", "interval": "Long"},
+            "requireMemoryLimit": "cgroup",
             "naming": "minor",
-        }
+        },
+        {
+            "shares": {"by": "memory", "reserve": "1Gi"},
+            "sharing": {
+                "strategy": "MPS",
+                "mps": {
+                    "defaultActiveThreadPercentage": 50,
+                    "defaultPinnedDeviceMemoryLimit": "10Gi",
+                    "multiUser": True,
+                    "shmSize": "1Gi",
+                    "seLinuxLabel": "system_u:object_r:container_file_t:s0",
+                },
+            },
+        },
+        {"shares": {"unlimited": True}},
     ],
     "layouts": {
         "mine": [
@@ -52,57 +76,14 @@ SAMPLE: dict[str, Any] = {
     "inventory": {"interval": "30s"},
 }
 FREE_TEXT = {("rules", 0, "match", "model"), ("rules", 0, "match", "nodeLabels", "pool")}
-WRONG = "zz-wrong"
-UNKNOWN = "zz-unknown"
-HUGE = 98765432198765
-
-
-def fields(model: type[StrictModel], data: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
-    """Every value that a document may have, with its place, by the models."""
-    for name, field in model.model_fields.items():
-        here = (*path, field.alias or name)
-        assert here[-1] in data, f"the sample lacks {here}"
-        yield from values(field.annotation, data[here[-1]], here)
-
-
-def values(kind: Any, value: Any, path: Path) -> Iterator[tuple[Path, Any]]:
-    yield path, value
-    if get_origin(kind) in (Annotated, Union, UnionType):
-        kind = next(each for each in get_args(kind) if each is not type(None))
-        yield from list(values(kind, value, path))[1:]
-    elif isinstance(kind, type) and issubclass(kind, StrictModel):
-        yield from fields(kind, value, path)
-    elif isinstance(value, list):
-        for place, item in enumerate(value):
-            yield from values(get_args(kind)[0], item, (*path, place))
-    elif isinstance(value, dict):
-        for key, item in value.items():
-            yield from values(get_args(kind)[1], item, (*path, key))
-
-
+FREE_KEYS = {"nodeLabels", "layouts", "mig-devices"}
+AMOUNTS = {"reserve", "defaultPinnedDeviceMemoryLimit", "shmSize"}  # may be plain numbers too
 FIELDS = dict(fields(NodeConfig, SAMPLE))
-
-
-def at(data: Any, path: Path) -> Any:
-    for part in path:
-        data = data[part]
-    return data
 
 
 def changed(path: Path, value: Any) -> str:
     """The sample with another value at one place, as text."""
-    data = deepcopy(SAMPLE)
-    at(data, path[:-1])[path[-1]] = value
-    return yaml.safe_dump(data, sort_keys=False)
-
-
-def words(path: Path) -> str:
-    """The path as errors write it."""
-    text = ""
-    for part in path:
-        quoted = f'["{part}"]' if "." in str(part) else f".{part}"
-        text += f"[{part}]" if isinstance(part, int) else quoted
-    return text.removeprefix(".")
+    return yaml.safe_dump(walk.changed(SAMPLE, path, value), sort_keys=False)
 
 
 def refusal(text: str) -> str:
@@ -119,16 +100,20 @@ def line_of(text: str, mark: str) -> int:
     return lines[0]
 
 
-def test_the_sample_is_right_and_has_every_model() -> None:
+def test_the_sample_is_right_and_has_every_field() -> None:
     assert load(yaml.safe_dump(SAMPLE)).rules[0].partitioning.layout == "mine"
-    dicts = sum(isinstance(value, dict) for value in FIELDS.values()) + 1
-    plain = 3  # nodeLabels, layouts, mig-devices
-    assert dicts - plain == len(StrictModel.__subclasses__()) - len([LayoutFile])
+    places = [(), *FIELDS]
+    found = {(model_at(NodeConfig, path[:-1]), path[-1]) for path in FIELDS}
+    wanted = {(model, key) for model in models(NodeConfig) for key in keys(model)}
+    assert wanted - found == set()
+    assert {model_at(NodeConfig, path) for path in places} >= models(NodeConfig)
 
 
 @pytest.mark.parametrize("path", FIELDS, ids=words)
 def test_another_type_is_refused(path: Path) -> None:
-    wrong: object = HUGE if isinstance(FIELDS[path], str) else WRONG
+    wrong: object = WRONG
+    if isinstance(FIELDS[path], str):
+        wrong = -HUGE if path[-1] in AMOUNTS else HUGE
     text = changed(path, wrong)
     message = refusal(text)
     item = r"(\[0\])?" if path[-1] == "device-filter" else ""  # one id may stand without a list
@@ -147,9 +132,7 @@ def test_nothing_is_no_value(path: Path) -> None:
         assert str(error).startswith("line ")
         assert words(path) in str(error) or words(path[:-1]) in str(error)
     else:
-        data = deepcopy(SAMPLE)
-        del at(data, path[:-1])[path[-1]]
-        assert found == load(yaml.safe_dump(data))
+        assert found == load(yaml.safe_dump(without(SAMPLE, path)))
 
 
 @pytest.mark.parametrize(
@@ -161,8 +144,14 @@ def test_another_word_is_refused(path: Path) -> None:
         load(text)
         return
     message = refusal(text)
-    assert message.startswith(f"line {line_of(text, WRONG)}: {words(path)}: '{WRONG}' ")
-    assert re.search(r"allowed: |such as ", message), message
+    start = f"line {line_of(text, WRONG)}: {words(path)}: "
+    found = (
+        f"'{WRONG}' "
+        if path[-1] != "interval" or "sharing" not in path
+        else (f"unknown time-slice interval: {WRONG}, ")
+    )
+    assert message.startswith(start + found)
+    assert re.search(r"allowed: |such as |supported ", message), message
 
 
 @pytest.mark.parametrize("number", [HUGE, -HUGE])
@@ -173,8 +162,8 @@ def test_a_number_out_of_range_is_refused(path: Path, number: int) -> None:
     text = changed(path, number)
     limit = "or less" if number > 0 else "or more"
     assert re.fullmatch(
-        rf"line {line_of(text, str(HUGE))}: {re.escape(words(path))}: {number} is not allowed; "
-        rf"allowed: \d+ {limit}",
+        rf"line {line_of(text, str(HUGE))}: {re.escape(words(path))}: (active thread percentage "
+        rf"must not be [a-z 01]+: )?{number} is not allowed; allowed: \d+ {limit}",
         refusal(text),
     )
 
@@ -189,9 +178,10 @@ def test_an_unknown_neighbour_is_refused(path: Path) -> None:
     message = refusal(text)
     line = line_of(text, UNKNOWN)
     assert message.startswith(f"line {line}: {words((*path, UNKNOWN))}: ")
-    if "unknown field" in message:
-        names = [str(each[-1]) for each in FIELDS if each[:-1] == path]
-        assert message.endswith(f"unknown field; allowed: {', '.join(names)}")
+    model = model_at(NodeConfig, path)
+    assert (model is None) == bool(FREE_KEYS & {*path[-1:]})
+    if model is not None:
+        assert message.endswith(f"unknown field; allowed: {', '.join(keys(model))}")
 
 
 NEEDED = {
@@ -199,6 +189,9 @@ NEEDED = {
     ("kind",): "line 1: kind: is missing",
     ("rules", 0, "partitioning", "mode"): "layout: only allowed together with mode: Static",
     ("rules", 0, "partitioning", "layout"): "layout: is missing; mode Static needs it",
+    ("rules", 0, "sharing", "strategy"): "rules[0].sharing.strategy: is missing; allowed: 'None', ",
+    ("rules", 1, "sharing", "strategy"): "rules[1].sharing.strategy: is missing; allowed: 'None', ",
+    ("rules", 1, "shares", "by"): "rules[1].shares.reserve: only allowed together with by: memory",
     ("layouts",): "layout: 'mine' is no layout; allowed: all-disabled, ",
     ("layouts", "mine"): "layout: 'mine' is no layout; allowed: all-disabled, ",
     ("layouts", "mine", 0): "layouts.mine: an empty list is not allowed; allowed: at least 1",
@@ -210,21 +203,11 @@ NEEDED = {
 
 @pytest.mark.parametrize("path", FIELDS, ids=words)
 def test_what_must_be_there_is_missed(path: Path) -> None:
-    data = deepcopy(SAMPLE)
-    del at(data, path[:-1])[path[-1]]
-    text = yaml.safe_dump(data, sort_keys=False)
+    text = yaml.safe_dump(without(SAMPLE, path), sort_keys=False)
     if path in NEEDED:
         assert NEEDED[path] in refusal(text)
     else:
         load(text)
-
-
-@pytest.mark.parametrize("field", ["shares", "sharing", "requireMemoryLimit"])
-def test_what_is_not_there_yet_is_unknown(field: str) -> None:
-    message = refusal(changed(("rules", 0, field), {}))
-    assert message.endswith(
-        f"rules[0].{field}: unknown field; allowed: match, partitioning, naming"
-    )
 
 
 def test_python_names_are_no_fields() -> None:
@@ -248,9 +231,9 @@ def test_the_schema_agrees() -> None:
     validator = Draft202012Validator(schema)
     assert validator.is_valid(SAMPLE)
     for path, value in FIELDS.items():
-        wrong: object = 1 if isinstance(value, str) else WRONG
+        wrong: object = -1 if isinstance(value, str) else WRONG
         if path[-1] == "device-filter":
             continue  # one id may stand without a list
         assert not validator.is_valid(yaml.safe_load(changed(path, wrong))), path
-        if isinstance(value, dict) and path[-1] not in ("nodeLabels", "layouts", "mig-devices"):
+        if isinstance(value, dict) and path[-1] not in FREE_KEYS:
             assert not validator.is_valid(yaml.safe_load(changed((*path, UNKNOWN), 1)))

@@ -33,8 +33,11 @@ def entry(parameters: dict[str, Any], *requests: str) -> DeviceConfig:
             gpu_config(sharing={"strategy": "TimeSlicing", "timeSlicing": {}}),
             'strict decoding error: unknown field "sharing.timeSlicing"',
         ),
-        (gpu_config(sharing={}), "sharing.strategy: Field required"),
-        (gpu_config(sharing={"strategy": "Both"}), "sharing.strategy: Input should be"),
+        (gpu_config(sharing={}), "sharing.strategy: is missing; allowed: 'TimeSlicing', 'MPS'"),
+        (
+            gpu_config(sharing={"strategy": "Both"}),
+            "sharing.strategy: unknown GPU sharing strategy: Both, supported GPU sharing",
+        ),
         (
             gpu_config(
                 sharing={"strategy": "TimeSlicing", "timeSlicingConfig": {"interval": "Huge"}}
