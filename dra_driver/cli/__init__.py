@@ -37,6 +37,7 @@ _COMMANDS: Final = {
     "layout": _Command("dra_driver.cli.layout:layout", "Print or compare this node's partitions."),
     "metrics": _Command("dra_driver.cli.metrics:metrics", "Show which metrics there are."),
     "prepared": _Command("dra_driver.cli.prepared:prepared", "Show this node's prepared claims."),
+    "schema": _Command("dra_driver.cli.schema:schema", "Print the schema of configs of claims."),
     "serve": _Command("dra_driver.cli.serve:serve", "Run the node plugin."),
     "simulate": _Command("dra_driver.cli.simulate:simulate", "Make and change a simulated node."),
     "version": _Command("dra_driver.cli.version:version", "Print the version."),

@@ -4,14 +4,29 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from dra_driver.cli.config_sharing import (
+    shares_form,
+    shares_rule_text,
+    shares_text,
+    sharing_form,
+    sharing_problem,
+    sharing_rule_text,
+    sharing_text,
+)
 from dra_driver.cli.tables import table
 from dra_driver.config import NodeConfig, Wanted, configured, gpu_indexes
 from dra_driver.model import Gpu, Inventory, Partitioning
 from dra_driver.model.errors import SettingInvalid
 
-_HEAD: Final = ("INDEX", "MODEL", "MODE", "LAYOUT", "STRATEGY", "ALLOWRESET", "NAMING", "RULES")
-_WIDE: Final = ("UUID", "PCI", "PARTITIONS")
-_RULES_HEAD: Final = ("RULE", "MATCH", "MODE", "LAYOUT", "STRATEGY", "ALLOWRESET", "NAMING")
+_HEAD: Final = (
+    *("INDEX", "MODEL", "MODE", "LAYOUT", "STRATEGY", "ALLOWRESET"),
+    *("SHARES", "SHARING", "NAMING", "RULES"),
+)
+_WIDE: Final = ("UUID", "PCI", "PARTITIONS", "MEMORYLIMIT")
+_RULES_HEAD: Final = (
+    *("RULE", "MATCH", "MODE", "LAYOUT", "STRATEGY", "ALLOWRESET"),
+    *("SHARES", "SHARING", "MEMORYLIMIT", "NAMING"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +54,9 @@ class GpuRow:
                 "allowReset": policy.allow_reset,
                 "strategy": _strategy(self.gpu),
             },
+            "shares": shares_form(policy.shares),
+            "sharing": sharing_form(policy.sharing),
+            "requireMemoryLimit": policy.required_limit.value,
             "naming": _naming(self.gpu),
             "migEnabled": None if wanted is None else wanted.mig_enabled,
             "partitions": None if wanted is None else dict(wanted.partitions),
@@ -82,13 +100,14 @@ def rules_text(config: NodeConfig, why: str) -> str:
 
 
 def _row(config: NodeConfig, gpu: Gpu, index: int, node_labels: Mapping[str, str]) -> GpuRow:
-    wanted, problem = None, ""
+    wanted, problems = None, [sharing_problem(gpu)]
     try:
         wanted = config.wanted(gpu, index)
     except SettingInvalid as error:
-        problem = str(error)
+        problems.append(str(error))
     if gpu.policy.partitioning is Partitioning.DYNAMIC and not gpu.is_dynamic:
-        problem = _why_not_dynamic(gpu)
+        problems.append(_why_not_dynamic(gpu))
+    problem = "; ".join(each for each in problems if each)
     return GpuRow(index, gpu, config.matching(gpu, index, node_labels), wanted, problem)
 
 
@@ -117,6 +136,8 @@ def _cells(row: GpuRow) -> Sequence[object]:
         policy.layout or "-",
         _strategy(row.gpu),
         _yes_no(policy.allow_reset),
+        shares_text(policy.shares),
+        sharing_text(policy.sharing),
         _naming(row.gpu),
         ",".join(str(number) for number in row.rules) or "-",
     )
@@ -125,7 +146,8 @@ def _cells(row: GpuRow) -> Sequence[object]:
 def _wide_cells(row: GpuRow) -> Sequence[object]:
     partitions = row.wanted.partitions if row.wanted else {}
     words = ", ".join(f"{count} x {profile}" for profile, count in partitions.items())
-    return row.gpu.uuid, row.gpu.pci_bus_id or "-", words or "-"
+    limit = row.gpu.policy.required_limit.value
+    return row.gpu.uuid, row.gpu.pci_bus_id or "-", words or "-", limit
 
 
 def _rule_cells(number: int, config: NodeConfig) -> Sequence[object]:
@@ -138,6 +160,9 @@ def _rule_cells(number: int, config: NodeConfig) -> Sequence[object]:
         part.layout or "-",
         part.strategy or "-",
         "-" if part.allow_reset is None else _yes_no(part.allow_reset),
+        shares_rule_text(rule.shares),
+        sharing_rule_text(rule.sharing),
+        rule.require_memory_limit or "-",
         rule.naming or "-",
     )
 

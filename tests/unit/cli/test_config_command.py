@@ -14,6 +14,7 @@ from dra_driver.model.errors import DriverNotReady
 from tests.support.inventories import inventory
 from tests.support.mig_models import gpu_of
 
+H100 = "NVIDIA H100 80GB HBM3"
 TEXT = """apiVersion: config.gpu-dra-driver.dev/v1alpha1
 kind: NodeConfig
 rules:
@@ -69,11 +70,12 @@ def test_the_policy_of_each_gpu_is_shown(file: Path, monkeypatch: pytest.MonkeyP
     assert result.exit_code == 0
     head, *rows = [line.split("   ") for line in result.output.splitlines()]
     assert [cell.strip() for cell in head if cell.strip()] == [
-        *("INDEX", "MODEL", "MODE", "LAYOUT", "STRATEGY", "ALLOWRESET", "NAMING", "RULES")
+        *("INDEX", "MODEL", "MODE", "LAYOUT", "STRATEGY", "ALLOWRESET"),
+        *("SHARES", "SHARING", "NAMING", "RULES"),
     ]
     assert [[cell.strip() for cell in row if cell.strip()] for row in rows] == [
-        ["0", "NVIDIA H100 80GB HBM3", "Dynamic", "-", "single", "no", "minor", "0"],
-        ["1", "NVIDIA H100 80GB HBM3", "Static", "all-balanced", "single", "no", "uuid", "0,1"],
+        ["0", H100, "Dynamic", "-", "single", "no", "-", "-", "minor", "0"],
+        ["1", H100, "Static", "all-balanced", "single", "no", "-", "-", "uuid", "0,1"],
     ]
     assert "2 x 1g.10gb, 1 x 2g.20gb, 1 x 3g.40gb" in (
         run("show", file, "--host-root=/host", "--node-label=pool=train", "-o", "wide").output
@@ -100,6 +102,9 @@ def test_the_same_as_json(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             "allowReset": False,
             "strategy": "single",
         },
+        "shares": None,
+        "sharing": None,
+        "requireMemoryLimit": "none",
         "naming": "minor",
         "migEnabled": None,
         "partitions": None,
@@ -143,9 +148,9 @@ def test_without_gpus_the_rules_are_shown(file: Path, monkeypatch: pytest.Monkey
     result = run("show", file)
     assert result.exit_code == 0
     lines = result.output.splitlines()
-    assert lines[1].split() == ["0", "every", "GPU", "Dynamic", "-", "single", "-", "-"]
+    assert lines[1].split() == ["0", "every", "GPU", "Dynamic", "-", "single", *4 * "-", "-"]
     assert lines[2].split() == [
-        *("1", "index=1", "pool=train", "Static", "all-balanced", "-", "-", "uuid")
+        *("1", "index=1", "pool=train", "Static", "all-balanced", *5 * "-", "uuid")
     ]
     assert lines[-1].endswith("libnvidia-ml.so.1 was not found")
     document = json.loads(run("show", file, "-o", "json").output)
