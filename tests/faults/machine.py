@@ -224,7 +224,7 @@ class ClaimsMachine(RuleBasedStateMachine):
         """A record is damaged, perhaps with the CDI file; one that is lost leaves that behind."""
         claim = self.claims[number]
         path = self.bed.records_folder / f"{claim.ref.uid}.json"
-        if not path.exists():
+        if not path.exists() or (how == "newer" and self._record(claim) is None):
             return
         content = path.read_bytes()
         for cdi_file in self.bed.settings.cdi_root.glob(f"*{claim.ref.uid}.json"):
