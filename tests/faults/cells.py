@@ -9,7 +9,7 @@ from typing import Final
 from dra_driver.model import ClaimRef
 from tests.faults.faults import FAULTS, HANGS
 from tests.faults.rows import Row
-from tests.faults.scene import OTHER, PATIENCE, Scene, is_given_up, reason_of
+from tests.faults.scene import MADE, OTHER, PATIENCE, Scene, is_given_up, reason_of
 
 _FOR_EVER: Final = 1 << 30
 _CALL_SECONDS: Final = 0.5  # after which the kubelet gives a hanging call up
@@ -37,14 +37,21 @@ def error_for_ever(scene: Scene, row: Row) -> str:
             scene.prepare(ref)
         with _faulty(scene, row, ref, times=_FOR_EVER) as call:
             reason = reason_of(call)
-            assert reason, "it cannot work"
-            assert reason_of(_call(scene, row, ref)), "it cannot work now either"
-            text = f"{reason} each time"
+            again = reason_of(_call(scene, row, ref))
+            if FAULTS[row.name].is_harmless:
+                assert not reason, "it is only left for the next claim"
+                assert not again
+                text = "works; the next claim puts it right"
+            else:
+                assert reason, "it cannot work"
+                assert again, "it cannot work now either"
+                text = f"{reason} each time"
             if row.operation == "prepare":
                 refused = reason_of(lambda: scene.unprepare(ref))
                 text += f"; Unprepare: {refused} until mended" if refused else "; Unprepare works"
         scene.unprepare(ref)
-        if not row.part.startswith("replace"):  # the common file is still gone
+        # The common file may still be gone, and what does no harm still be there.
+        if not row.part.startswith("replace") and not FAULTS[row.name].is_harmless:
             scene.check_clean()
         scene.full_turn(ref)
     return text
@@ -116,6 +123,8 @@ def _claim(scene: Scene, row: Row, *, partition: bool = True) -> Iterator[ClaimR
     if row.step == "resolve" and partition:
         with scene.partition() as ref:  # the step has to look for it
             yield ref
+    elif row.step == "mig":
+        yield scene.new_claim(MADE)
     else:
         yield scene.new_claim()
     scene.check_clean()

@@ -10,7 +10,7 @@ from typing import Final
 
 from dra_driver.model import ClaimRef
 from dra_driver.simulator.native_library import error_number
-from tests.faults.scene import MIG, Scene
+from tests.faults.scene import DYNAMIC, MIG, Scene
 
 _FLOCK: Final = "hhqqi4x"  # struct flock on 64-bit Linux
 _FOR_EVER: Final = 1 << 30
@@ -28,6 +28,7 @@ class Fault:
     begin: Callable[[Scene, ClaimRef, int], None]  # the last: how often the step shall fail
     end: Callable[[Scene, ClaimRef], None]
     at: str = ""
+    is_harmless: bool = False  # the call succeeds all the same, and leaves something for the next
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,7 @@ def _nvml_fails(scene: Scene, _: ClaimRef, times: int) -> None:
     number = error_number("UNKNOWN")
     times = 0 if times == _FOR_EVER else times
     scene.node.state.fault(MIG, "nvmlDeviceGetMigMode", number, times=times)
+    scene.cut()
 
 
 def _nvml_is_well(scene: Scene, _: ClaimRef) -> None:
@@ -93,6 +95,17 @@ _RECORDS_ARE_A_FILE: Final = _swapped(lambda scene, _: scene.records_folder, for
 _CDI_ROOT_IS_A_FILE: Final = _swapped(lambda scene, _: scene.bed.cdi_folder, for_folder=False)
 _FULL: Final = (_disk_is_full, _disk_has_room)
 
+
+def _fails(row: str, call: str, error: str, words: str, *, is_harmless: bool = False) -> Fault:
+    """NVML answers one call on the dynamic GPU with an error, from the begin of the step on."""
+
+    def begin(scene: Scene, _: ClaimRef, times: int) -> None:
+        count = 0 if times == _FOR_EVER else times
+        scene.node.state.fault(DYNAMIC, call, error_number(error), times=count)
+
+    return Fault(words, begin, _nvml_is_well, f"before-{row}", is_harmless)
+
+
 FAULTS: Final[Mapping[str, Fault]] = {
     "prepare:read": Fault("the API server answers 503", _api_fails, _api_is_well),
     "prepare:resolve": Fault("NVML fails on the claim's GPU", _nvml_fails, _nvml_is_well),
@@ -102,6 +115,21 @@ FAULTS: Final[Mapping[str, Fault]] = {
     "prepare:reserve/write": Fault("the disk is full", *_FULL, "before-prepare:reserve"),
     "prepare:reserve/rename": Fault(
         "a folder is in the record's place", *_RECORD_IS_FOLDER, "prepare:reserve/before-rename"
+    ),
+    "prepare:mig": _fails(
+        "prepare:mig", "nvmlDeviceGetMigMode", "UNKNOWN", "NVML fails on the claim's GPU"
+    ),
+    "prepare:mig/mig-mode": _fails(
+        "prepare:mig", "nvmlDeviceSetMigMode", "IN_USE", "somebody uses the GPU"
+    ),
+    "prepare:mig/gpu-instance": _fails(
+        "prepare:mig",
+        "nvmlDeviceCreateGpuInstanceWithPlacement",
+        "INSUFFICIENT_RESOURCES",
+        "the hardware has no room",
+    ),
+    "prepare:mig/compute-instance": _fails(
+        "prepare:mig", "nvmlGpuInstanceCreateComputeInstance", "UNKNOWN", "NVML fails"
     ),
     "prepare:cdi": Fault("the CDI folder is a file", *_CDI_ROOT_IS_A_FILE, "before-prepare:cdi"),
     "prepare:cdi/replace": Fault("the disk is full", *_FULL, "before-prepare:cdi"),
@@ -116,6 +144,22 @@ FAULTS: Final[Mapping[str, Fault]] = {
         "a folder is in the record's place", *_RECORD_IS_FOLDER, "prepare:commit/before-rename"
     ),
     "unprepare:cdi": Fault("a folder is in the file's place", *_CDI_FILE_IS_FOLDER),
+    "unprepare:mig": _fails(
+        "unprepare:mig", "nvmlDeviceGetMigMode", "UNKNOWN", "NVML fails on the claim's GPU"
+    ),
+    "unprepare:mig/remove-compute-instance": _fails(
+        "unprepare:mig", "nvmlComputeInstanceDestroy", "UNKNOWN", "NVML fails"
+    ),
+    "unprepare:mig/remove-gpu-instance": _fails(
+        "unprepare:mig", "nvmlGpuInstanceDestroy", "UNKNOWN", "NVML fails"
+    ),
+    "unprepare:mig/mig-mode": _fails(
+        "unprepare:mig",
+        "nvmlDeviceSetMigMode",
+        "IN_USE",
+        "somebody uses the GPU",
+        is_harmless=True,
+    ),
     "unprepare:forget": Fault(
         "the lock file is a folder", *_LOCK_IS_FOLDER, "before-unprepare:forget"
     ),
@@ -132,6 +176,12 @@ def _api_hangs(scene: Scene, ref: ClaimRef) -> Callable[[], None]:
 
 def _nvml_hangs(scene: Scene, _: ClaimRef) -> Callable[[], None]:
     scene.node.state.fault(MIG, "nvmlDeviceGetMigMode", times=0, hang=2.0)
+    scene.cut()
+    return scene.node.state.clear
+
+
+def _mig_hangs(scene: Scene, _: ClaimRef) -> Callable[[], None]:
+    scene.node.state.fault(DYNAMIC, "nvmlDeviceGetGpuInstances", times=0, hang=2.0)
     return scene.node.state.clear
 
 
@@ -145,6 +195,8 @@ def _lock_is_held(scene: Scene, _: ClaimRef) -> Callable[[], None]:
 HANGS: Final[Mapping[str, Hang]] = {
     "prepare:read": Hang("the API server does not answer", _api_hangs, others_go_on=True),
     "prepare:resolve": Hang("NVML hangs on the claim's GPU", _nvml_hangs, others_go_on=True),
+    "prepare:mig": Hang("NVML hangs on the claim's GPU", _mig_hangs, others_go_on=True),
+    "unprepare:mig": Hang("NVML hangs on the claim's GPU", _mig_hangs, others_go_on=True),
     "prepare:reserve": Hang("another holds the lock file", _lock_is_held, others_go_on=False),
     "unprepare:forget": Hang("another holds the lock file", _lock_is_held, others_go_on=False),
 }

@@ -16,13 +16,24 @@ COLUMNS: Final = (
 )
 
 # What each step does to files. A test compares this with the failpoints that a claim passes.
-PARTS: Final[Mapping[str, tuple[str, ...]]] = {
+FILE_PARTS: Final[Mapping[str, tuple[str, ...]]] = {
     "prepare:reserve": ("write", "rename"),
     "prepare:cdi": ("replace", "replace#2"),
     "prepare:commit": ("write", "rename"),
     "unprepare:forget": ("remove",),
 }
+# What it does to the hardware for a partition that is made for a claim.
+MIG_PARTS: Final[Mapping[str, tuple[str, ...]]] = {
+    "prepare:mig": ("mig-mode", "gpu-instance", "compute-instance"),
+    "unprepare:mig": ("remove-compute-instance", "remove-gpu-instance", "mig-mode"),
+}
+_PARTS: Final = {**FILE_PARTS, **MIG_PARTS}
 _WORDS: Final = {
+    "mig-mode": "switch MIG mode",
+    "gpu-instance": "make the GPU instance",
+    "compute-instance": "make the compute instance",
+    "remove-compute-instance": "remove the compute instance",
+    "remove-gpu-instance": "remove the GPU instance",
     "write": "write and flush the new record",
     "rename": "rename it into place",
     "replace": "replace the common file",
@@ -70,12 +81,13 @@ class Row:
         if not self.part:
             return f"{('before', 'after')[position]}-{name}"
         part, mark, time = self.part.partition("#")
-        return f"{name}/{_POINTS[part][position]}{mark}{time}"
+        points = _POINTS.get(part, (f"before-{part}", f"after-{part}"))
+        return f"{name}/{points[position]}{mark}{time}"
 
 
 ROWS: Final = tuple(
     Row(operation, step, part)
     for operation, steps in STEPS.items()
     for step in steps
-    for part in ("", *PARTS.get(f"{operation}:{step}", ()))
+    for part in ("", *_PARTS.get(f"{operation}:{step}", ()))
 )

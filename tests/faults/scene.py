@@ -24,13 +24,22 @@ _RETRY = "--prepare-retry=1s"
 _REASON = re.compile(r"ResourceClaim \S+: ([A-Za-z]+): \S")
 _SPEC = NodeSpec.model_validate(
     # Ampere: it keeps its MIG mode over a reboot.
-    {"gpus": [{"model": "h100-80gb", "count": 3}, {"model": "a100-80gb", "migMode": True}]}
+    {"gpus": [{"model": "h100-80gb", "count": 4}, {"model": "a100-80gb", "migMode": True}]}
 )
-TARGET, BYSTANDER, OTHER, MIG = 0, 1, 2, 3  # GPUs by minor
+TARGET, BYSTANDER, OTHER, DYNAMIC, MIG = range(5)  # GPUs by minor
+_CONFIG = f"""\
+apiVersion: config.gpu-dra-driver.dev/v1alpha1
+kind: NodeConfig
+rules:
+- match: {{index: [{DYNAMIC}]}}
+  partitioning: {{mode: Dynamic}}
+"""
+_PLACES = 7  # of 1g.10gb on a GPU
+MADE = f"gpu-{DYNAMIC}-mig-2g20gb-14-2"  # a partition that is made for a claim
 
 
 class Scene:
-    """A node with four GPUs, of which one is held by a claim that must never notice anything."""
+    """A node with five GPUs, of which one is held by a claim that must never notice anything."""
 
     def __init__(self) -> None:
         """Start everything."""
@@ -40,7 +49,9 @@ class Scene:
         )
         self.bed = NodeBed(self.node, self.folder)
         self._order = self.folder / "failpoint"
-        self._number = 0
+        self._config = self.folder / "node.yaml"
+        self._config.write_text(_CONFIG)
+        self._number = self._place = 0
         self.bed.kubelet.start()
         self.process = self._serve()
         self.bystander = self.bed.claim("bystander", f"gpu-{BYSTANDER}")
@@ -85,13 +96,21 @@ class Scene:
 
     @contextmanager
     def partition(self) -> Iterator[ClaimRef]:
-        """Allocate a claim on a partition made by hand that no snapshot knows yet."""
+        """Allocate a claim on a partition that `cut` is to make, each time at another place.
+
+        The last snapshot may still have the one before.
+        """
         quiet = self._quiet
-        gi_id = self.node.state.partition(MIG, "1g.10gb", 0)
-        self._quiet = self._state()
-        yield self.new_claim(f"gpu-{MIG}-mig-1g10gb-19-0")
-        self.node.state.unpartition(MIG, gi_id)
+        self._place = (self._place + 1) % _PLACES
+        yield self.new_claim(f"gpu-{MIG}-mig-1g10gb-19-{self._place}")
+        for instance in self.node.gpu(MIG)["instances"]:
+            self.node.state.unpartition(MIG, instance["id"])
         self._quiet = quiet
+
+    def cut(self) -> None:
+        """Make a partition by hand, once NVML hides it: no snapshot may know it too early."""
+        self.node.state.partition(MIG, "1g.10gb", self._place)
+        self._quiet = self._state()
 
     def full_turn(self, ref: ClaimRef) -> None:
         """Prepare twice and unprepare twice: all must work, and leave nothing."""
@@ -188,8 +207,8 @@ class Scene:
         while (found := self._state()) != self._quiet:  # the janitor may still be at work
             assert time.monotonic() - begin < PATIENCE, (found, self._quiet)
             time.sleep(0.01)
-        whole = {f"gpu-{number}" for number in (TARGET, BYSTANDER, OTHER)}
-        assert whole <= self.bed.device_names()
+        whole = {f"gpu-{number}" for number in (TARGET, BYSTANDER, OTHER, DYNAMIC)}
+        assert {MADE, *whole} <= self.bed.device_names()
 
     def _state(self) -> dict[str, Any]:
         """Tell all files of claims with their content, and what the hardware is set to."""
@@ -206,7 +225,11 @@ class Scene:
         return {"files": files, "gpus": gpus}
 
     def _serve(self) -> PluginProcess:
-        return self.bed.serve(_RETRY, environment={"DRA_DRIVER_FAILPOINT": f"@{self._order}"})
+        return self.bed.serve(
+            _RETRY,
+            f"--config={self._config}",
+            environment={"DRA_DRIVER_FAILPOINT": f"@{self._order}"},
+        )
 
 
 def reason_of(call: Callable[[], object]) -> str:

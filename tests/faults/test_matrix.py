@@ -1,19 +1,22 @@
 """Every step of Prepare and Unprepare fails in every way, and the node is well afterwards."""
 
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from dra_driver import mig
 from dra_driver.host import failpoints, files
 from tests.faults.cells import CELLS
 from tests.faults.faults import FAULTS, HANGS
-from tests.faults.rows import COLUMNS, ROWS, Row
+from tests.faults.rows import COLUMNS, FILE_PARTS, MIG_PARTS, ROWS, Row
 from tests.faults.scene import Scene
 from tests.faults.table import PAGE, page
 from tests.support.engine import EngineBed
 from tests.support.inventories import gpu, inventory
 
+_FAILPOINT = re.compile(r'failpoint\("([^"]+)"\)')
 _results: dict[tuple[str, str], str] = {}
 
 
@@ -94,4 +97,12 @@ def test_every_change_of_a_file_in_a_step_has_a_row(
     }
     # Whatever was set aside of a claim is removed with its record; there is nothing mostly.
     found -= {"unprepare:forget/before-remove#2", "unprepare:forget/after-remove#2"}
-    assert found == {point for row in ROWS if row.part for point in (row.before, row.after)}
+    rows = [row for row in ROWS if row.part in FILE_PARTS.get(f"{row.operation}:{row.step}", ())]
+    assert found == {point for row in rows for point in (row.before, row.after)}
+
+
+def test_every_change_of_the_hardware_in_a_step_has_a_row() -> None:
+    sources = Path(mig.__file__).parent.glob("*.py")
+    found = {name for path in sources for name in _FAILPOINT.findall(path.read_text())}
+    parts = {part for parts in MIG_PARTS.values() for part in parts}
+    assert found == {f"{when}-{part}" for part in parts for when in ("before", "after")}
