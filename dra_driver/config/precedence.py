@@ -158,31 +158,36 @@ def _remarks(
     entries: Sequence[_Entry],
     chosen: Sequence[int | None],
 ) -> Iterator[str]:
+    allocated = list(zip(claim.devices, devices, chosen, strict=True))
     for place, entry in enumerate(entries):
-        covered = [
-            (each, device, choice)
-            for each, device, choice in zip(claim.devices, devices, chosen, strict=True)
-            if entry.covers(each)
-        ]
+        covered = [each for each in allocated if entry.covers(each[0])]
         if not covered:
             yield f"{entry.of}: has no effect: no device was allocated for it on this node"
+            continue
+        fits_any = any(isinstance(entry.config, kind_for(device)) for _, device, _ in covered)
         without = [device for _, device, choice in covered if choice is None]
-        if without:
+        if without and not fits_any:
             yield (
                 f"{entry.of}: has no effect on {_names(without)}, of type "
                 f'"{_type(without[0])}"; allowed: {kind_for(without[0]).__name__}'
             )
         mine = [(each, device) for each, device, choice in covered if choice == place]
-        admins = [device for each, device in mine if each.admin_access]
-        if admins and entry.config.settings():
-            yield f"{entry.of}: has no effect on {_names(admins)}: admin access changes nothing"
-        settings = entry.config.settings()
-        sliced = [d for each, d in mine if d.slot is not None and not each.admin_access]
-        if sliced and settings and settings.strategy is Strategy.TIME_SLICING:
-            yield (
-                f"{entry.of}: has no effect on {_names(sliced)}: a partition has no time-slice "
-                "of its own"
-            )
+        yield from _remarks_on(entry, mine)
+
+
+def _remarks_on(
+    entry: _Entry, devices: Sequence[tuple[AllocatedDevice, PublishedDevice]]
+) -> Iterator[str]:
+    """Yield on which of its devices an entry changes nothing."""
+    settings = entry.config.settings()
+    if settings is None:
+        return
+    admins = [device for each, device in devices if each.admin_access]
+    if admins:
+        yield f"{entry.of}: has no effect on {_names(admins)}: admin access changes nothing"
+    parts = [device for each, device in devices if device.slot and not each.admin_access]
+    if parts and settings.strategy is Strategy.TIME_SLICING:
+        yield f"{entry.of}: has no effect on {_names(parts)}: a partition has no time-slice"
 
 
 def _names(devices: Sequence[PublishedDevice]) -> str:

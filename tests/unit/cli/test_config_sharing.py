@@ -135,16 +135,16 @@ UNIFIED = replace(gpu_of("t4"), memory_bytes=None, memory_type=MemoryType.UNIFIE
             OLD,
             {"sharing": {"strategy": "MPS"}},
             (
-                "GPU 0: the node configuration: sharing.strategy: MPS needs compute capability 7.0 or "
-                f"higher; gpu-0 ({OLD.uuid}) has 6.1"
+                "GPU 0: the node configuration: sharing.strategy: MPS needs compute capability 7.0 "
+                f"or higher; gpu-0 ({OLD.uuid}) has 6.1"
             ),
         ),
         (
             gpu_of("t4"),
             {"sharing": {"strategy": "MPS", "mps": {"defaultPinnedDeviceMemoryLimit": "16Gi"}}},
             (
-                "GPU 0: the node configuration: sharing.mps.defaultPinnedDeviceMemoryLimit: invalid "
-                f"limit: 16Gi is more than gpu-0 ({OLD.uuid}) has; allowed: 15Gi or less"
+                "GPU 0: the node configuration: sharing.mps.defaultPinnedDeviceMemoryLimit: "
+                f"invalid limit: 16Gi is more than gpu-0 ({OLD.uuid}) has; allowed: 15Gi or less"
             ),
         ),
     ],
