@@ -99,17 +99,17 @@ class Records:
     def get(self, uid: str) -> ClaimRecord | None:
         """Record of a claim as it is on disk now, None when there is none; under its lock.
 
-        A damaged one is set aside and rebuilt from what else tells of the claim; None if nothing.
-        Raises StorageFailed.
+        One that is damaged or was lost is rebuilt from what else tells of the claim; None if
+        nothing does. Raises StorageFailed.
         """
-        path = self._path(uid)
-        try:
-            content = read_file(path)
+        with suppress(RecordDamaged):
+            content = read_file(self._path(uid))
             if content is not None:
                 return decode(content, uid)
-        except RecordDamaged as error:
-            self._set_aside(path, uid, str(error))
-        return self._mended(path, uid)
+            if not self._is_there(uid) and self._traces.record(uid) is None:
+                return None
+        with self._node(anew=True):  # what is rebuilt is held again
+            return self._read(uid)
 
     def recover(self) -> None:
         """Mend what was damaged or lost since the records were last read. Raises StorageFailed."""
@@ -212,9 +212,9 @@ class Records:
         index = Ownership()
         # Another instance may have set a record aside, or dealt with one that this one did.
         self._damaged = {uid: told for uid, told in self._damaged.items() if self._is_there(uid)}
-        for uid in sorted({*self._uids(self._folder), *self._uids(self._aside)}):
+        for uid in sorted({*self._uids(self._folder), *self._uids(self._aside), *self._traced()}):
             try:
-                record = self.get(uid)
+                record = self._read(uid)
             except StorageFailed as error:
                 self._tell(uid, str(error))
                 index.add_unknown(uid, str(error))
@@ -225,34 +225,34 @@ class Records:
                 why = f"{self._aside / f'{uid}.json'} can't be read"
                 self._damaged.setdefault(uid, why)
                 index.add_unknown(uid, why)
-        for record in self._lost(index):
-            self._tell(record.uid, f"the record of claim {record.ref} was lost; it is rebuilt")
-            self._keep(record)
-            index.add(record)
         return index
 
-    def _lost(self, index: Ownership) -> Iterator[ClaimRecord]:
+    def _traced(self) -> list[str]:
         try:
-            uids = self._traces.uids()
+            return [uid for uid in self._traces.uids() if _UID.fullmatch(uid)]
         except StorageFailed as error:
             log.warning("lost records can't be looked for", err=error)
-            return
-        for uid in sorted(uids):
-            record = None if uid in index else self._traces.record(uid)
-            if record is not None:
-                yield record
+            return []
 
-    def _mended(self, path: Path, uid: str) -> ClaimRecord | None:
-        """Record of a claim that was set aside: a newer driver may read it, else it is rebuilt."""
-        content = read_file(self._aside / path.name)
-        if content is None:
-            return None
+    def _read(self, uid: str) -> ClaimRecord | None:
+        """Record of a claim; a damaged one is set aside and, as one that was lost, rebuilt."""
+        path = self._path(uid)
         try:
-            record: ClaimRecord | None = decode(content, uid)
-        except RecordDamaged:
-            record = self._traces.record(uid)
+            content = read_file(path)
+            if content is not None:
+                return decode(content, uid)
+        except RecordDamaged as error:
+            self._set_aside(path, uid, str(error))
+        aside, record = read_file(self._aside / path.name), None
+        if aside is not None:
+            with suppress(RecordDamaged):  # a newer driver may read it
+                record = decode(aside, uid)
+        record = record or self._traces.record(uid)
         if record is not None:
-            log.info("a damaged record was rebuilt", claim=record.ref, claimUID=uid)
+            if aside is None:
+                self._tell(uid, f"the record of claim {record.ref} was lost; it is rebuilt")
+            else:
+                log.info("a damaged record was rebuilt", claim=record.ref, claimUID=uid)
             self._keep(record)
         return record
 

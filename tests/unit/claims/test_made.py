@@ -91,6 +91,17 @@ def test_after_a_reboot_the_partition_is_made_again(bed: EngineBed) -> None:
     assert len(bed.partitions.made) == 1
 
 
+def test_a_record_that_was_lost_leaves_no_partition_behind(bed: EngineBed) -> None:
+    """Its CDI file tells what Unprepare has to remove, also before the janitor has come by."""
+    ref = bed.claim("one", FIRST)
+    answer = bed.prepare(ref)
+    (bed.records_folder / f"{ref.uid}.json").unlink()
+    assert bed.prepare(ref) == answer
+    (bed.records_folder / f"{ref.uid}.json").unlink()
+    bed.unprepare(ref)
+    assert (bed.partitions.made, bed.leftovers()) == ({}, [])
+
+
 def test_a_claim_outlives_a_change_of_the_configuration(bed: EngineBed) -> None:
     ref = bed.claim("one", FIRST)
     answer = bed.prepare(ref)

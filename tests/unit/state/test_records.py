@@ -254,7 +254,9 @@ def test_what_only_a_newer_driver_can_read_waits_for_it(tmp_path: Path) -> None:
         upgraded.reserve(claim("u2"))
 
 
-@pytest.mark.parametrize("when", ["at the start", "while it runs", "when another one wrote"])
+@pytest.mark.parametrize(
+    "when", ["at the start", "while it runs", "when another one wrote", "when its claim is called"]
+)
 def test_a_record_that_was_lost_is_written_again(tmp_path: Path, when: str) -> None:
     records = Records(tmp_path, Told("u1"))
     records.load()
@@ -265,6 +267,8 @@ def test_a_record_that_was_lost_is_written_again(tmp_path: Path, when: str) -> N
         records.load()
     elif when == "while it runs":
         records.recover()
+    elif when == "when its claim is called":
+        assert records.get("u1") == claim("u1")
     else:
         other = Records(tmp_path, NONE)
         other.load()
@@ -288,11 +292,13 @@ def test_a_full_disk_does_not_keep_a_rebuilt_record_from_its_claim(
         raise StorageFailed(f"cannot write {path}: No space left on device")
 
     monkeypatch.setattr("dra_driver.state.store.write_durably", full)
-    again = Records(tmp_path, Told("u1"))
+    traces = Told("u1")
+    again = Records(tmp_path, traces)
     again.load()
     assert again.get("u1") == claim("u1")
     with pytest.raises(DeviceInUse):
         again.reserve(claim("u2"))
+    traces.known.clear()
     again.forget("u1", nothing)
     assert again.get("u1") is None
 
