@@ -1,13 +1,22 @@
-"""What the page on configuration and the examples show is right, and the page has every field."""
+"""What the pages on configs and the examples show is right, and the pages have every field."""
 
 import re
 from pathlib import Path
+from typing import Any
 
-from dra_driver.config import NodeConfig, load
+import pytest
+import yaml
+
+from dra_driver.config import NodeConfig, decode_config, load
+from dra_driver.config.opaque import KINDS
+from dra_driver.model import MpsSettings, SharingSettings, Strategy
+from dra_driver.model.errors import ConfigInvalid
 from tests.unit.config.walk import keys, models
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs/configuration.md").read_text(encoding="utf-8")
+CONFIGS = (ROOT / "docs/sharing-configs.md").read_text(encoding="utf-8")
+API = "resource.nvidia.com/v1beta1"
 
 
 def test_the_pages_example_is_read() -> None:
@@ -26,3 +35,32 @@ def test_the_examples_are_read() -> None:
 def test_every_field_is_on_the_page() -> None:
     fields = {key for model in models(NodeConfig) for key in keys(model)}
     assert {field for field in fields if not re.search(rf"\b{field}\b", PAGE)} == set()
+
+
+def test_the_config_on_the_page_is_read() -> None:
+    (block,) = re.findall(r"```yaml\n(.*?)```", CONFIGS, re.DOTALL)
+    (entry,) = yaml.safe_load(block)["spec"]["spec"]["devices"]["config"]
+    settings = decode_config(entry["opaque"]["parameters"]).settings()
+    assert settings == SharingSettings(
+        Strategy.MPS, mps=MpsSettings(thread_percentage=50, pinned_memory_limit=40 * 2**30)
+    )
+
+
+def test_every_field_of_configs_is_on_their_page() -> None:
+    fields = {key for kind in KINDS.values() for model in models(kind) for key in keys(model)}
+    words = {f"`{field}`" for field in fields - {"apiVersion", "kind", "interval"}}
+    assert {word for word in words if word not in CONFIGS} == set()
+
+
+@pytest.mark.parametrize(
+    "sharing",
+    [
+        {"strategy": "TimeSlicing", "timeSlicing": {}},
+        {"strategy": "TimeSlicing", "mpsConfig": {}},
+        {"strategy": "MPS", "mpsConfig": {"defaultPinnedDeviceMemoryLimit": "512Ki"}},
+    ],
+)
+def test_the_messages_on_the_page_are_those_that_are_given(sharing: dict[str, Any]) -> None:
+    with pytest.raises(ConfigInvalid) as caught:
+        decode_config({"apiVersion": API, "kind": "GpuConfig", "sharing": sharing})
+    assert str(caught.value) in CONFIGS.splitlines()
