@@ -111,13 +111,14 @@ class Driver:
         `config` is the node configuration that all instances are started with; empty: none.
         """
         self.cluster = cluster
-        self._folder = cluster.folder(f"gpu-node-{next(_nodes)}")
+        number = next(_nodes)
+        self._folder = cluster.folder(f"gpu-node-{number}")
         self._failpoint = self._folder / "failpoint"
         self._config = self._folder / "node-config.yaml"
         if config:
             self.configure(config)
         self.node = SimulatedNode.create(
-            self._folder / "root", spec, device_nodes=NodeKind.REAL, seed="cluster"
+            self._folder / "root", spec, device_nodes=NodeKind.REAL, seed=f"cluster-{number}"
         )
         self._kubeconfig = Path()
         self._devices: set[str] = set()
@@ -238,11 +239,12 @@ class Driver:
 
     def attributes(self) -> dict[str, Object]:
         """Attributes of all published devices by their names."""
-        return {
-            device["name"]: device["attributes"]
-            for item in self.slices()
-            for device in item["spec"].get("devices", [])
-        }
+        return {device["name"]: device["attributes"] for device in self.devices()}
+
+    def devices(self) -> Iterator[Object]:
+        """Yield all published devices; releases up to 1.34 write an empty list as null."""
+        for item in self.slices():
+            yield from item["spec"].get("devices") or []
 
     def wait_published_anew(
         self, before: Mapping[str, tuple[str, int]], names: Iterable[str], what: str

@@ -100,11 +100,7 @@ def _the_sick_one(driver: Driver) -> str:
 
 
 def _taints(driver: Driver) -> dict[str, list[Any]]:
-    return {
-        device["name"]: device.get("taints", [])
-        for item in driver.slices()
-        for device in item["spec"]["devices"]
-    }
+    return {device["name"]: device.get("taints", []) for device in driver.devices()}
 
 
 def _wait_health(namespace: Namespace, wanted: str, words: str) -> None:

@@ -6,7 +6,7 @@ from typing import Final
 
 import pytest
 
-from tests.cluster import examples, test_examples, test_mig_examples, view
+from tests.cluster import examples, test_examples, test_layouts, test_mig_examples, view
 from tests.cluster.api import Object
 from tests.cluster.driver import Driver, eventually
 from tests.cluster.workload import Namespace
@@ -22,7 +22,7 @@ _JOB_SECONDS: Final = 300.0
 
 def test_every_example_is_run() -> None:
     single, partitions = test_examples._WANTED, test_mig_examples._WANTED
-    assert examples.names() == {*single, *partitions, *_TOGETHER, _JOB}
+    assert examples.names() == {*single, *partitions, test_layouts.EXAMPLE, *_TOGETHER, _JOB}
 
 
 def test_pods_with_several_devices_or_claims(driver: Driver, gpu_namespace: Namespace) -> None:
