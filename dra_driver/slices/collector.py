@@ -19,6 +19,7 @@ from dra_driver.slices.devices import Entry, device_entry
 from dra_driver.slices.layout import DynamicGpu
 from dra_driver.slices.left_out import LeftOut, Why, partitions_of, told_once
 from dra_driver.slices.rules import MAX_DEVICES, check_counter_set
+from dra_driver.slices.taints import keeps_away
 
 JsonObject = dict[str, Any]
 Refusals: TypeAlias = Mapping[str, tuple[JsonObject, str]]  # by device: what was sent, and why not
@@ -80,7 +81,7 @@ class Collector:
         """Partitions that stand on the GPU and leave less of it: of others, and withdrawn ones."""
         if self._abilities.taints:
             return gpu.foreign
-        sick = (part for part in gpu.partitions if not part.health.usable)
+        sick = (part for part in gpu.partitions if keeps_away(part.health, gpu.policy))
         return (*gpu.foreign, *(part for part in sick if part not in gpu.foreign))
 
     def _add_dynamic(self, gpu: Gpu, counters: CounterSet) -> None:
@@ -155,7 +156,7 @@ def _told_unfit(device: PublishedDevice) -> list[LeftOut]:
     """Say why a GPU can't be given that shape now; that of foreign partitions is told once."""
     if device.gpu.foreign:
         return []
-    if any(not partition.health.usable for partition in device.gpu.partitions):
+    if any(keeps_away(part.health, device.gpu.policy) for part in device.gpu.partitions):
         told = "a sick partition stands there, and the API server keeps no taints"
         return [LeftOut(device.name, "", Why.UNHEALTHY, told)]
     return [LeftOut(device.name, "", Why.INVALID, "it takes more than the GPU has")]

@@ -16,7 +16,7 @@ from dra_driver.slices.counters import CounterSet, engines, most_engines
 from dra_driver.slices.left_out import LeftOut, Why
 from dra_driver.slices.rules import MAX_VALUES, check_attribute, check_capacity, check_device
 from dra_driver.slices.semver import to_semver
-from dra_driver.slices.taints import taints_of
+from dra_driver.slices.taints import keeps_away, taints_of
 
 JsonObject = dict[str, Any]
 
@@ -93,7 +93,7 @@ def _counts_as_gpus(gpu: Gpu) -> bool:
 
 def _withdrawn(device: PublishedDevice) -> LeftOut | None:
     """Why the device is not published where the API server keeps no taints, None if it is."""
-    if not device.health.usable:
+    if keeps_away(device.health, device.gpu.policy):
         why, words = Why.UNHEALTHY, device.health.words or "it is sick"
     elif device.gpu.held_back:
         why, words = Why.HELD_BACK, device.gpu.held_back

@@ -1,13 +1,17 @@
 """Taints that a device's health turns into."""
 
+from dataclasses import replace
+
 import pytest
 
-from dra_driver.model import Gpu, Health, HealthState, combined
+from dra_driver.model import Gpu, GpuPolicy, Health, HealthState, Partitioning, combined
 from dra_driver.simulator.api_server.validation import violations
 from dra_driver.slices import ServerAbilities
 from dra_driver.slices.devices import device_entry
 from tests.support.api import slice_of
-from tests.support.inventories import gpu, inventory, partitioned
+from tests.support.dynamic_gpus import dynamic_gpu
+from tests.support.inventories import gpu, inventory, partition, partitioned
+from tests.unit.slices.published import WITHOUT, devices_of, plan_for
 
 XID = Health(HealthState.UNHEALTHY, "xid", "XID 79", 100.0, "79")
 LOST = Health(HealthState.UNHEALTHY, "gpu-lost", "GPU_IS_LOST")
@@ -16,10 +20,14 @@ DEAF = Health(HealthState.HEALTHY, "no-events", "no XID events")
 
 
 def taints(
-    health: Health, *, notes: bool = True, version: tuple[int, int, int] = (1, 37, 2)
+    health: Health,
+    *,
+    notes: bool = True,
+    version: tuple[int, int, int] = (1, 37, 2),
+    effect: str = "NoSchedule",
 ) -> list[tuple[str, str, str]]:
     """Taints of a GPU with that health: key, value, effect; checked by the server's rules."""
-    found = inventory(gpu(0, health=health))
+    found = inventory(gpu(0, health=health, policy=GpuPolicy(taint_effect=effect)))
     (device,) = found.devices()
     entry = device_entry(device, found, "gpu.nvidia.com", taints=True, notes=notes).device
     assert entry is not None
@@ -46,6 +54,51 @@ def test_what_is_only_not_known_informs_where_that_is_possible(health: Health) -
     assert taints(health, notes=False, version=(1, 34, 4)) == []
     both = taints(combined((health, XID)), notes=False, version=(1, 34, 4))
     assert both == [("gpu.nvidia.com/xid", "79", "NoSchedule")]
+
+
+def test_the_configured_effect_is_that_of_sickness_alone() -> None:
+    for effect in ("NoSchedule", "NoExecute", "None"):
+        assert taints(combined((SILENT, XID)), effect=effect) == [
+            ("gpu.nvidia.com/xid", "79", effect),
+            ("gpu.nvidia.com/unmonitored", "not-answering", "None"),
+        ]
+        assert taints(Health(HealthState.UNHEALTHY, "?"), effect=effect) == [
+            ("gpu.nvidia.com/unhealthy", "", effect)
+        ]
+
+
+def test_a_server_without_taints_of_no_effect_gets_none() -> None:
+    assert taints(XID, notes=False, version=(1, 34, 4), effect="None") == []
+    assert taints(XID, notes=False, version=(1, 34, 4), effect="NoExecute") == [
+        ("gpu.nvidia.com/xid", "79", "NoExecute")
+    ]
+
+
+@pytest.mark.parametrize("effect", ["NoSchedule", "NoExecute", "None"])
+def test_without_taints_only_what_is_to_have_no_effect_stays(effect: str) -> None:
+    policy = GpuPolicy(taint_effect=effect)
+    plan = plan_for(gpu(0, health=XID, policy=policy), abilities=WITHOUT)
+    assert list(devices_of(plan)) == (["gpu-0"] if effect == "None" else [])
+    assert [lost.why.value for lost in plan.left_out] == ([] if effect == "None" else ["unhealthy"])
+
+
+def test_a_gpu_that_waits_keeps_claims_away_whatever_the_effect() -> None:
+    policy = GpuPolicy(taint_effect="None")
+    waits = gpu(0, policy=policy, held_back="a layout waits")
+    (device,) = devices_of(plan_for(waits)).values()
+    assert [taint["effect"] for taint in device["taints"]] == ["NoSchedule"]
+    assert devices_of(plan_for(waits, abilities=WITHOUT)) == {}
+
+
+def test_a_sick_partition_that_is_given_out_leaves_no_less_to_others() -> None:
+    counting = ServerAbilities((1, 37, 2), counters=True)
+    policy = GpuPolicy(Partitioning.DYNAMIC, taint_effect="None")
+    parent = dynamic_gpu(0, policy=policy)
+    slot = parent.slots[0]
+    sick = partition(parent, slot.placement.start, slot.profile, slot.placement.size, health=XID)
+    found = plan_for(replace(parent, mig_enabled=True, partitions=(sick,)), abilities=counting)
+    assert devices_of(found) == devices_of(plan_for(parent, abilities=counting))
+    assert found.left_out == ()
 
 
 def test_one_key_stands_once() -> None:
