@@ -3,7 +3,7 @@
 And what changes a node without a call: the `janitor` and the `layouts`.
 """
 
-from dra_driver.claims.effects import CdiEffect, Effect
+from dra_driver.claims.effects import CdiEffect, Effect, GpuEffects
 from dra_driver.claims.engine import Engine
 from dra_driver.claims.janitor import Janitor
 from dra_driver.claims.layout_label import LayoutLabel
@@ -14,6 +14,7 @@ __all__ = [
     "CdiEffect",
     "Effect",
     "Engine",
+    "GpuEffects",
     "Janitor",
     "LayoutLabel",
     "LayoutReports",

@@ -5,6 +5,8 @@ crash, need neither the API server nor the hardware's present state. `apply` and
 called twice, and `undo` after an `apply` that never happened or died half way.
 """
 
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Protocol
 
 from dra_driver.cdi import CdiDevice, ClaimSpecs
@@ -32,6 +34,21 @@ class Partitions(Effect, Protocol):
 
     def check(self, record: ClaimRecord) -> None:
         """Refuse what can't be made, before there is a record of it. Raises TryAgain."""
+
+
+class Sharing(Effect, Protocol):
+    """The step that sets how programs share devices."""
+
+    def assert_again(self, records: Iterable[ClaimRecord]) -> None:
+        """Set again what these live claims want."""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuEffects:
+    """The steps that change GPUs."""
+
+    mig: Partitions
+    sharing: Sharing
 
 
 class CdiEffect:

@@ -6,7 +6,7 @@ Prepare, for each claim of the call:
 2. read      the claim's allocation from the API server (the only request)
 3. resolve   allocated names and configs to hardware: a plan, nothing changed yet
 4. reserve   refuse what another claim holds, else write the plan as record "preparing"
-5. make      each effect in turn (mig, cdi); when one fails, all are undone again
+5. make      each effect in turn (mig, sharing, cdi); when one fails, all are undone again
 6. commit    record "prepared", and the answer
 
 A claim whose record says "prepared" is located again by hardware identity and runs step 5:
@@ -23,7 +23,7 @@ from functools import partial
 from typing import TypeVar
 
 from dra_driver.cdi import ClaimSpecs
-from dra_driver.claims.effects import CdiEffect, CdiTraces, Effect, Partitions, as_cdi_device
+from dra_driver.claims.effects import CdiEffect, CdiTraces, Effect, GpuEffects, as_cdi_device
 from dra_driver.claims.hardware import Hardware
 from dra_driver.claims.resolve import locate, missing_devices, plan, stands
 from dra_driver.claims.status import StatusQueue, claim_status
@@ -61,7 +61,7 @@ class Engine:
         settings: Settings,
         kube: KubeClient,
         hardware: Hardware,
-        partitions: Partitions,
+        gpus: GpuEffects,
         specs: ClaimSpecs,
         statuses: StatusQueue,
         metrics: Metrics,
@@ -69,7 +69,7 @@ class Engine:
     ) -> None:
         """Keep the parts; nothing is read or written before `start`.
 
-        `partitions` is the step `mig`; `statuses` takes what claims tell in their status.
+        `gpus` are the steps that change hardware; `statuses` takes what claims tell.
         """
         self._settings = settings
         self._kube = kube
@@ -81,8 +81,8 @@ class Engine:
         self.records = Records(settings.data_folder, CdiTraces(specs), self._tell_damage)
         self._host = HostRoot(settings.host_root)
         self._step = Steps(metrics)
-        self._partitions = partitions
-        self._effects: tuple[Effect, ...] = (partitions, CdiEffect(specs))
+        self._gpus = gpus
+        self._effects: tuple[Effect, ...] = (gpus.mig, gpus.sharing, CdiEffect(specs))
 
     def start(self) -> None:
         """Read the records. Needs neither API server nor NVML. Raises StorageFailed."""
@@ -114,6 +114,11 @@ class Engine:
                 record = self.records.get(uid)
                 if record is not None and record.phase is Phase.PREPARED:
                     self._tell_status(record)
+
+    def set_again(self) -> None:
+        """Set again how live claims share devices. Raises DriverError."""
+        live = [record for record in self.records.all() if record.phase is Phase.PREPARED]
+        self._gpus.sharing.assert_again(live)
 
     def without_partition(self, records: Sequence[ClaimRecord]) -> set[str]:
         """UIDs of those claims whose partitions, made for them, do not stand any more.
@@ -207,7 +212,9 @@ class Engine:
         inventory = self._inventory()
         if missing_devices(claim, inventory):
             inventory = self._hardware.look(_LOOK_SECONDS)
-        record = plan(claim, inventory, self._host.boot_id())
+        record, remarks = plan(claim, inventory, self._host.boot_id())
+        for remark in remarks:
+            self._events.add(Event("ConfigWithoutEffect", remark, warning=True, claim=claim.ref))
         named = (
             device.model_copy(
                 update={"cdi_ids": self._specs.ids(record.uid, as_cdi_device(device))}
@@ -230,7 +237,7 @@ class Engine:
         record of it is the claim's own.
         """
         try:
-            self._partitions.check(record)
+            self._gpus.mig.check(record)
         except TryAgain:
             self.records.refuse_taken(record)  # who holds it is the better answer
             raise
@@ -250,7 +257,8 @@ class Engine:
             with self._step("prepare", "commit"):
                 if made != before:
                     self.records.update(made)
-            self._tell_status(made)
+            if made != before:
+                self._tell_status(made)
         except Exception:
             if before is None:
                 self._roll_back(wanted)

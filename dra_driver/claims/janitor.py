@@ -5,6 +5,7 @@
 * A CDI file that went missing is written again: a container that restarts within its sandbox does
   so without a call to this driver. The common file also when the GPU driver was changed. A
   partition that this driver made and a reboot or a driver reload took is made again.
+* How claims share devices is set again: it is lost when for a moment nobody holds a GPU open.
 * A claim is unprepared when for a whole interval the kubelet has listed no container with it, and
   the API server says that it is gone or holds other devices: the kubelet has lost its own notes
   (`dra_manager_state`).
@@ -79,6 +80,7 @@ class Janitor:
             "mend records": self._records.recover,
             "look for stray CDI files": self._remove_stray_files,
             "look for what claims have lost": self._restore,
+            "set again how claims share devices": self._engine.set_again,
             "look for claims that nobody needs": self._remove_dead_claims,
         }
         for what, look in looks.items():

@@ -4,7 +4,7 @@ import time
 from dataclasses import replace
 from typing import Final
 
-from dra_driver.config import GpuConfig, MigDeviceConfig, resolve_config
+from dra_driver.config import DeviceSharing, check_on_hardware, resolve_configs, stored_form
 from dra_driver.model import (
     AllocatedDevice,
     ClaimRef,
@@ -14,6 +14,7 @@ from dra_driver.model import (
     Partition,
     PublishedDevice,
     ResourceClaim,
+    Strategy,
     gpu_device_name,
 )
 from dra_driver.model.errors import (
@@ -27,19 +28,31 @@ from dra_driver.state import ClaimRecord, DeviceRecord
 _NAMED: Final = 16  # devices in a message
 
 
-def plan(claim: ResourceClaim, inventory: Inventory, boot_id: str) -> ClaimRecord:
-    """Record that says what is to be done for the claim.
+def plan(
+    claim: ResourceClaim, inventory: Inventory, boot_id: str
+) -> tuple[ClaimRecord, tuple[str, ...]]:
+    """Record that says what is to be done for the claim, and what its author should know.
 
     Raises DeviceNotFound, DeviceUnhealthy or ConfigInvalid, each naming device and claim.
     """
-    return ClaimRecord(
+    found = [_find(claim, allocated, inventory) for allocated in claim.devices]
+    sharing = resolve_configs(claim, found)
+    for wanted, places in sharing.groups():
+        check_on_hardware(wanted.settings, [found[place] for place in places], wanted.source)
+        _refuse_mps(wanted)
+    devices = (
+        _record(allocated, device, wanted)
+        for allocated, device, wanted in zip(claim.devices, found, sharing.devices, strict=True)
+    )
+    record = ClaimRecord(
         namespace=claim.ref.namespace,
         name=claim.ref.name,
         uid=claim.ref.uid,
         boot_id=boot_id,
         planned=int(time.time()),
-        devices=tuple(_resolve(claim, device, inventory) for device in claim.devices),
+        devices=tuple(devices),
     )
+    return record, sharing.remarks
 
 
 def missing_devices(claim: ResourceClaim, inventory: Inventory) -> list[str]:
@@ -126,9 +139,17 @@ def _locate(device: DeviceRecord, inventory: Inventory) -> DeviceRecord:
     )
 
 
-def _resolve(
+def _refuse_mps(wanted: DeviceSharing) -> None:
+    if wanted.settings.strategy is Strategy.MPS:
+        raise ConfigInvalid(
+            f"{wanted.source}: sharing.strategy: MPS is not offered by this version of the driver; "
+            "allowed: TimeSlicing"
+        )
+
+
+def _find(
     claim: ResourceClaim, allocated: AllocatedDevice, inventory: Inventory
-) -> DeviceRecord:
+) -> PublishedDevice:
     found = inventory.device(allocated.device)
     if found is None:
         what = f"device {allocated.device} of claim {claim.ref}"
@@ -142,17 +163,20 @@ def _resolve(
         )
     if not allocated.admin_access:
         _refuse_unhealthy(claim.ref, found)
-        _check_config(claim, allocated, found)
     elif not found.uuid:
         raise DeviceNotFound(
             f"claim {claim.ref} has admin access to {allocated.device}, which does not exist now: "
             "it is made for a claim without admin access only"
         )
     is_made = found.is_made and not allocated.admin_access
-    return _record(allocated, replace(found, partition=None) if is_made else found, made=is_made)
+    if is_made:
+        return replace(found, partition=None)
+    return replace(found, is_made=False)
 
 
-def _record(allocated: AllocatedDevice, found: PublishedDevice, *, made: bool) -> DeviceRecord:
+def _record(
+    allocated: AllocatedDevice, found: PublishedDevice, sharing: DeviceSharing | None
+) -> DeviceRecord:
     slot, partition = found.slot, found.partition
     return DeviceRecord(
         request=allocated.request,
@@ -168,8 +192,9 @@ def _record(allocated: AllocatedDevice, found: PublishedDevice, *, made: bool) -
         ci_profile_id=partition.profile.ci_profile_id if partition else None,
         gi_id=partition.gi_id if partition else None,
         ci_id=partition.ci_id if partition else None,
-        made=made,
-        may_reset=made and found.gpu.policy.allow_reset,
+        sharing=stored_form(sharing.settings) if sharing else None,
+        made=found.is_made,
+        may_reset=found.is_made and found.gpu.policy.allow_reset,
     )
 
 
@@ -208,16 +233,4 @@ def _refuse_unhealthy(claim: ClaimRef, device: PublishedDevice) -> None:
         raise DeviceUnhealthy(
             f"device {device.name} ({device.uuid or device.gpu.uuid}) of claim {claim} is "
             f"unhealthy: {device.health.words}; delete the Pod so that another device is chosen"
-        )
-
-
-def _check_config(
-    claim: ResourceClaim, allocated: AllocatedDevice, device: PublishedDevice
-) -> None:
-    kind = GpuConfig if device.slot is None else MigDeviceConfig
-    config = resolve_config(allocated, kind, claim.configs)
-    if config is not None and config.sharing is not None:
-        raise ConfigInvalid(
-            f"claim {claim.ref} asks for sharing.strategy {config.sharing.strategy} on device "
-            f"{device.name}, which this version of the driver does not offer; remove `sharing`"
         )

@@ -13,8 +13,8 @@ from dra_driver.model.errors import Bug
 from dra_driver.telemetry import Metrics
 
 STEPS: Final[Mapping[str, tuple[str, ...]]] = {
-    "prepare": ("read", "resolve", "reserve", "mig", "cdi", "commit"),
-    "unprepare": ("cdi", "mig", "forget"),
+    "prepare": ("read", "resolve", "reserve", "mig", "sharing", "cdi", "commit"),
+    "unprepare": ("cdi", "sharing", "mig", "forget"),
 }
 
 

@@ -18,11 +18,13 @@ from dra_driver.host.files import (
 )
 from dra_driver.host.locks import FileLock, MarkedLock, RangeLock
 from dra_driver.host.memory import give_large_blocks_back
+from dra_driver.host.programs import Finished, run_program
 from dra_driver.host.roots import HostProcess, HostRoot, inside
 
 __all__ = [
     "Child",
     "FileLock",
+    "Finished",
     "HostProcess",
     "HostRoot",
     "MarkedLock",
@@ -37,6 +39,7 @@ __all__ = [
     "read_file",
     "remove_durably",
     "remove_file",
+    "run_program",
     "sweep_unfinished",
     "write_atomically",
     "write_durably",

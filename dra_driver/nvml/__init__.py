@@ -10,6 +10,7 @@ shows it, on top of `writes`. Between the looks `event_service` listens for `eve
 from dra_driver.nvml.discovery import Discovery, Look
 from dra_driver.nvml.errors import GpuAbsent, GpuLost
 from dra_driver.nvml.events import EventKind, HardwareEvent
+from dra_driver.nvml.library import find_library
 from dra_driver.nvml.mig_gpu import ComputeInstance, GpuInstance, MigGpu
 
 __all__ = [
@@ -22,4 +23,5 @@ __all__ = [
     "HardwareEvent",
     "Look",
     "MigGpu",
+    "find_library",
 ]

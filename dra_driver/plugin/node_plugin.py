@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from dra_driver.cdi import ClaimSpecs
-from dra_driver.claims import Engine, Janitor, LayoutLabel, LayoutReports, Layouts
+from dra_driver.claims import Engine, GpuEffects, Janitor, LayoutLabel, LayoutReports, Layouts
 from dra_driver.config import NodeConfig, Settings
 from dra_driver.health import Hardware
 from dra_driver.host import fsyncs
@@ -15,6 +15,7 @@ from dra_driver.plugin.config_file import ConfigFile
 from dra_driver.plugin.http_server import HttpServer
 from dra_driver.plugin.kubelet_services import KubeletServices
 from dra_driver.plugin.probes import HealthPort, http_endpoint
+from dra_driver.sharing import SharingEffect
 from dra_driver.slices import Publisher
 from dra_driver.state import Holding
 from dra_driver.telemetry import EventQueue, Metrics, logger
@@ -50,7 +51,9 @@ class NodePlugin:
             settings,
             self._kube,
             self._hardware,
-            MigEffect(self._hardware, settings),
+            GpuEffects(
+                MigEffect(self._hardware, settings), SharingEffect(settings, self._holdings)
+            ),
             self._specs,
             self._statuses,
             metrics,

@@ -7,6 +7,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from dra_driver.config import differences, read_stored
+from dra_driver.model import SharingSettings
 from dra_driver.model.claim import ClaimRef
 from dra_driver.model.errors import DeviceInUse, RecordDamaged
 from dra_driver.model.gpu import Placement
@@ -24,6 +26,7 @@ class Holding:
     span: Placement | None  # None: the whole GPU
     share_id: str | None
     admin_access: bool
+    sharing: SharingSettings | None = None
 
     def conflicts_with(self, other: "Holding") -> bool:
         """Whether both can't be held at once.
@@ -43,6 +46,12 @@ class Holding:
         shared = self.share_id is not None and other.share_id is not None
         return not (same_device and shared and self.share_id != other.share_id)
 
+    def disagrees_with(self, other: "Holding") -> bool:
+        """Whether both have the same device and want it set differently."""
+        if self.admin_access or other.admin_access or self.sharing == other.sharing:
+            return False
+        return (self.gpu_uuid, self.span) == (other.gpu_uuid, other.span)
+
 
 def holdings(record: ClaimRecord) -> list[Holding]:
     """All that the record's claim holds."""
@@ -54,6 +63,7 @@ def holdings(record: ClaimRecord) -> list[Holding]:
             span=device.span,
             share_id=device.share_id,
             admin_access=device.admin_access,
+            sharing=read_stored(device.sharing) if device.sharing else None,
         )
         for device in record.devices
     ]
@@ -109,8 +119,12 @@ class Ownership:
         wanted = holdings(record)
         for position, holding in enumerate(wanted):
             for other in self._by_gpu.get(holding.gpu_uuid, ()):
-                if other.claim.uid != record.uid and holding.conflicts_with(other):
+                if other.claim.uid == record.uid:
+                    continue
+                if holding.conflicts_with(other):
                     raise DeviceInUse(_held_by_other(record, holding, other))
+                if holding.disagrees_with(other):
+                    raise DeviceInUse(_set_otherwise(record, holding, other))
             for twin in wanted[:position]:
                 if holding.conflicts_with(twin):
                     raise DeviceInUse(
@@ -128,6 +142,14 @@ class Ownership:
                     f"{uid}: {why}; it is free once that claim's Pods have ended, or when you have "
                     "removed this file because none of them runs"
                 )
+
+
+def _set_otherwise(record: ClaimRecord, wanted: Holding, held: Holding) -> str:
+    return (
+        f"{wanted.device} for claim {record.ref} is shared with claim {held.claim}, whose settings "
+        f"differ: {'; '.join(differences(wanted.sharing, held.sharing))}; give both claims the "
+        "same, or wait until that claim's Pods have ended"
+    )
 
 
 def _held_by_other(record: ClaimRecord, wanted: Holding, held: Holding) -> str:

@@ -5,7 +5,7 @@ A file is sealed (`sealed`). Fields that a newer version wrote are kept.
 
 import json
 from enum import StrEnum
-from typing import Final
+from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -47,6 +47,7 @@ class DeviceRecord(BaseModel):
     gi_id: int | None = None
     ci_id: int | None = None
     made: bool = False  # this driver gives the hardware that shape for the claim
+    sharing: dict[str, Any] | None = None  # settings, in the words of `sharing` of a config
     may_reset: bool = False  # MIG mode may be switched for it where that resets the GPU
     cdi_ids: tuple[str, ...] = ()
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from dra_driver.model import ClaimRef
 from dra_driver.simulator.native_library import error_number
-from tests.faults.scene import DYNAMIC, MIG, Scene
+from tests.faults.scene import DYNAMIC, MIG, TARGET, Scene
 
 _FLOCK: Final = "hhqqi4x"  # struct flock on 64-bit Linux
 _FOR_EVER: Final = 1 << 30
@@ -96,14 +96,20 @@ _CDI_ROOT_IS_A_FILE: Final = _swapped(lambda scene, _: scene.bed.cdi_folder, for
 _FULL: Final = (_disk_is_full, _disk_has_room)
 
 
-def _fails(row: str, call: str, error: str, words: str, *, is_harmless: bool = False) -> Fault:
-    """NVML answers one call on the dynamic GPU with an error, from the begin of the step on."""
+def _fails(
+    row: str, call: str, error: str, words: str, *, gpu: int = DYNAMIC, is_harmless: bool = False
+) -> Fault:
+    """NVML answers one call on a GPU with an error, from the begin of the step on."""
 
     def begin(scene: Scene, _: ClaimRef, times: int) -> None:
         count = 0 if times == _FOR_EVER else times
-        scene.node.state.fault(DYNAMIC, call, error_number(error), times=count)
+        scene.node.state.fault(gpu, call, error_number(error), times=count)
 
     return Fault(words, begin, _nvml_is_well, f"before-{row}", is_harmless)
+
+
+def _slices_fail(row: str, error: str, words: str) -> Fault:
+    return _fails(row, "sim_set_timeslice", error, words, gpu=TARGET)
 
 
 FAULTS: Final[Mapping[str, Fault]] = {
@@ -130,6 +136,14 @@ FAULTS: Final[Mapping[str, Fault]] = {
     ),
     "prepare:mig/compute-instance": _fails(
         "prepare:mig", "nvmlGpuInstanceCreateComputeInstance", "UNKNOWN", "NVML fails"
+    ),
+    "prepare:sharing": _slices_fail("prepare:sharing", "UNKNOWN", "the GPU driver fails"),
+    "prepare:sharing/time-slice": _slices_fail(
+        "prepare:sharing", "NO_PERMISSION", "the GPU driver refuses"
+    ),
+    "unprepare:sharing": _slices_fail("unprepare:sharing", "UNKNOWN", "the GPU driver fails"),
+    "unprepare:sharing/reset-time-slice": _slices_fail(
+        "unprepare:sharing", "NO_PERMISSION", "the GPU driver refuses"
     ),
     "prepare:cdi": Fault("the CDI folder is a file", *_CDI_ROOT_IS_A_FILE, "before-prepare:cdi"),
     "prepare:cdi/replace": Fault("the disk is full", *_FULL, "before-prepare:cdi"),
@@ -185,6 +199,11 @@ def _mig_hangs(scene: Scene, _: ClaimRef) -> Callable[[], None]:
     return scene.node.state.clear
 
 
+def _smi_hangs(scene: Scene, _: ClaimRef) -> Callable[[], None]:
+    scene.node.state.fault(TARGET, "sim_set_timeslice", times=0, hang=2.0)
+    return scene.node.state.clear
+
+
 def _lock_is_held(scene: Scene, _: ClaimRef) -> Callable[[], None]:
     descriptor = os.open(scene.node_lock, os.O_RDWR | os.O_CLOEXEC)
     lock = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
@@ -197,6 +216,8 @@ HANGS: Final[Mapping[str, Hang]] = {
     "prepare:resolve": Hang("NVML hangs on the claim's GPU", _nvml_hangs, others_go_on=True),
     "prepare:mig": Hang("NVML hangs on the claim's GPU", _mig_hangs, others_go_on=True),
     "unprepare:mig": Hang("NVML hangs on the claim's GPU", _mig_hangs, others_go_on=True),
+    "prepare:sharing": Hang("nvidia-smi hangs", _smi_hangs, others_go_on=True),
+    "unprepare:sharing": Hang("nvidia-smi hangs", _smi_hangs, others_go_on=True),
     "prepare:reserve": Hang("another holds the lock file", _lock_is_held, others_go_on=False),
     "unprepare:forget": Hang("another holds the lock file", _lock_is_held, others_go_on=False),
 }

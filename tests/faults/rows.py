@@ -22,18 +22,22 @@ FILE_PARTS: Final[Mapping[str, tuple[str, ...]]] = {
     "prepare:commit": ("write", "rename"),
     "unprepare:forget": ("remove",),
 }
-# What it does to the hardware for a partition that is made for a claim.
-MIG_PARTS: Final[Mapping[str, tuple[str, ...]]] = {
+# What it does to the hardware, for a claim that needs all of it.
+HARDWARE_PARTS: Final[Mapping[str, tuple[str, ...]]] = {
     "prepare:mig": ("mig-mode", "gpu-instance", "compute-instance"),
+    "prepare:sharing": ("time-slice",),
+    "unprepare:sharing": ("reset-time-slice",),
     "unprepare:mig": ("remove-compute-instance", "remove-gpu-instance", "mig-mode"),
 }
-_PARTS: Final = {**FILE_PARTS, **MIG_PARTS}
+_PARTS: Final = {**FILE_PARTS, **HARDWARE_PARTS}
 _WORDS: Final = {
     "mig-mode": "switch MIG mode",
     "gpu-instance": "make the GPU instance",
     "compute-instance": "make the compute instance",
     "remove-compute-instance": "remove the compute instance",
     "remove-gpu-instance": "remove the GPU instance",
+    "time-slice": "set the time-slice",
+    "reset-time-slice": "put the time-slice back",
     "write": "write and flush the new record",
     "rename": "rename it into place",
     "replace": "replace the common file",

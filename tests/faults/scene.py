@@ -6,7 +6,7 @@ import shutil
 import signal
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,11 @@ rules:
 - match: {{index: [{DYNAMIC}]}}
   partitioning: {{mode: Dynamic}}
 """
+LONG_SLICES = {
+    "apiVersion": "resource.nvidia.com/v1beta1",
+    "kind": "GpuConfig",
+    "sharing": {"strategy": "TimeSlicing", "timeSlicingConfig": {"interval": "Long"}},
+}
 _PLACES = 7  # of 1g.10gb on a GPU
 MADE = f"gpu-{DYNAMIC}-mig-2g20gb-14-2"  # a partition that is made for a claim
 
@@ -78,10 +83,11 @@ class Scene:
 
     # What the kubelet and the scheduler do
 
-    def new_claim(self, *devices: str) -> ClaimRef:
+    def new_claim(self, *devices: str, config: Sequence[dict[str, Any]] = ()) -> ClaimRef:
         """Allocate a claim, by default on the target GPU."""
         self._number += 1
-        return self.bed.claim(f"claim-{self._number}", *(devices or (f"gpu-{TARGET}",)))
+        wanted = devices or (f"gpu-{TARGET}",)
+        return self.bed.claim(f"claim-{self._number}", *wanted, config=config)
 
     def prepare(self, ref: ClaimRef, timeout: float = 45.0) -> tuple[Device, ...]:
         """Prepare as the kubelet does, and look at the files that containers would get."""

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver import mig
+from dra_driver import mig, sharing
 from dra_driver.host import failpoints, files
 from tests.faults.cells import CELLS
 from tests.faults.faults import FAULTS, HANGS
-from tests.faults.rows import COLUMNS, FILE_PARTS, MIG_PARTS, ROWS, Row
+from tests.faults.rows import COLUMNS, FILE_PARTS, HARDWARE_PARTS, ROWS, Row
 from tests.faults.scene import Scene
 from tests.faults.table import PAGE, page
 from tests.support.engine import EngineBed
@@ -102,7 +102,7 @@ def test_every_change_of_a_file_in_a_step_has_a_row(
 
 
 def test_every_change_of_the_hardware_in_a_step_has_a_row() -> None:
-    sources = Path(mig.__file__).parent.glob("*.py")
+    sources = [path for each in (mig, sharing) for path in Path(each.__path__[0]).glob("*.py")]
     found = {name for path in sources for name in _FAILPOINT.findall(path.read_text())}
-    parts = {part for parts in MIG_PARTS.values() for part in parts}
+    parts = {part for parts in HARDWARE_PARTS.values() for part in parts}
     assert found == {f"{when}-{part}" for part in parts for when in ("before", "after")}

@@ -1,12 +1,13 @@
 """The engine in this process: real records and CDI files, hardware and API server made up."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from dra_driver.cdi import ClaimSpecs
 from dra_driver.claims import Engine, Janitor
+from dra_driver.claims.effects import GpuEffects
 from dra_driver.config import Settings
 from dra_driver.model import (
     AllocatedDevice,
@@ -117,6 +118,30 @@ class FakePartitions:
         return device.model_copy(update=ids)
 
 
+class FakeSharing:
+    """Step `sharing` on settings that are only remembered."""
+
+    name = "sharing"
+
+    def __init__(self) -> None:
+        self.set: dict[str, object] = {}
+
+    def apply(self, record: ClaimRecord) -> ClaimRecord:
+        for device in record.devices:
+            if device.sharing:
+                self.set[device.gpu_uuid] = device.sharing
+        return record
+
+    def undo(self, record: ClaimRecord) -> None:
+        for device in record.devices:
+            if device.sharing:
+                self.set.pop(device.gpu_uuid, None)
+
+    def assert_again(self, records: Iterable[ClaimRecord]) -> None:
+        for record in records:
+            self.apply(record)
+
+
 def _slot_of(device: DeviceRecord) -> tuple[str, int | None, Placement | None]:
     return device.gpu_uuid, device.gi_profile_id, device.span
 
@@ -135,6 +160,7 @@ class EngineBed:
         self.tree.settle()
         self.hardware = FakeHardware(self.inventory)
         self.partitions = FakePartitions()
+        self.sharing = FakeSharing()
         self.statuses = FakeStatuses()
         self.pod_resources = self.folder / "kubelet.sock"
 
@@ -156,7 +182,7 @@ class EngineBed:
             self.settings,
             self.api,  # type: ignore[arg-type]
             self.hardware,
-            self.partitions,
+            GpuEffects(self.partitions, self.sharing),
             self.specs,
             self.statuses,
             self.metrics,

@@ -164,11 +164,18 @@ class NodeBed:
         except OSError as error:
             return 0, str(error)
 
-    def claim(self, name: str, *devices: str | dict[str, Any]) -> ClaimRef:
+    def claim(
+        self, name: str, *devices: str | dict[str, Any], config: Sequence[dict[str, Any]] = ()
+    ) -> ClaimRef:
         """Make a claim that is allocated to these devices, each for a request of its own.
 
-        A device is its name, or the fields of a result that matter.
+        A device is its name, or the fields of a result that matter; `config` are the parameters of
+        opaque configs for all requests.
         """
+        entries = [
+            {"source": "FromClaim", "opaque": {"driver": DRIVER, "parameters": parameters}}
+            for parameters in config
+        ]
         results = [
             {"request": f"request-{number}", "driver": DRIVER, "pool": NODE}
             | ({"device": device} if isinstance(device, str) else device)
@@ -179,7 +186,7 @@ class NodeBed:
             {
                 "metadata": {"namespace": "default", "name": name},
                 "spec": {"devices": {"requests": []}},
-                "status": {"allocation": {"devices": {"results": results, "config": []}}},
+                "status": {"allocation": {"devices": {"results": results, "config": entries}}},
             },
         )
         return ClaimRef("default", name, claim["metadata"]["uid"])

@@ -1,0 +1,99 @@
+"""The step `sharing` of Prepare and Unprepare: devices are set as the claim's record wants them.
+
+What several claims share is set for the first and put back after the last: under the GPU's lock the
+records tell who else holds the device. Settings of claims that share a device are equal, or the
+later claim is refused before it comes here.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Final
+
+from dra_driver.config import Settings, read_stored
+from dra_driver.host import RangeLock, failpoint
+from dra_driver.model import TimeSlice
+from dra_driver.nvml import GpuAbsent
+from dra_driver.sharing.time_slices import TimeSliceNotSupported, TimeSlices
+from dra_driver.state import ClaimRecord, DeviceRecord, Holding
+from dra_driver.telemetry import logger
+
+_LOCK_SECONDS: Final = 20.0
+
+_log = logger(__name__)
+
+
+class SharingEffect:
+    """Sets time-slices; a claim that says nothing of sharing costs nothing."""
+
+    name = "sharing"
+
+    def __init__(self, settings: Settings, holdings: Callable[[], Iterable[Holding]]) -> None:
+        """Ask `holdings` who else has a device."""
+        self._locks: Path = settings.data_folder / "gpus.lock"
+        self._slices = TimeSlices(settings)
+        self._holdings = holdings
+
+    def apply(self, record: ClaimRecord) -> ClaimRecord:
+        """Set what the claim wants. Raises ConfigInvalid where a GPU can't have it, or as NVML."""
+        for device, interval in _sliced(record):
+            with RangeLock(self._locks, device.gpu_uuid, _LOCK_SECONDS):
+                failpoint("before-time-slice")
+                self._set(device, interval)
+                failpoint("after-time-slice")
+        return record
+
+    def undo(self, record: ClaimRecord) -> None:
+        """Put back what no other claim needs; a GPU that is gone needs nothing."""
+        for device, interval in _sliced(record):
+            if interval is TimeSlice.DEFAULT:
+                continue
+            with RangeLock(self._locks, device.gpu_uuid, _LOCK_SECONDS):
+                if self._is_needed(record, device):
+                    continue
+                failpoint("before-reset-time-slice")
+                try:
+                    self._slices.set(device.gpu_uuid, TimeSlice.DEFAULT)
+                except (GpuAbsent, TimeSliceNotSupported) as error:
+                    _log.warning(
+                        "a time-slice is gone with its GPU", gpu=device.gpu_uuid, err=error
+                    )
+                failpoint("after-reset-time-slice")
+
+    def assert_again(self, records: Iterable[ClaimRecord]) -> None:
+        """Set again what live claims want: it is lost when nobody holds a GPU open for a moment."""
+        wanted = {
+            device.gpu_uuid: (device, interval)
+            for record in records
+            for device, interval in _sliced(record)
+            if interval is not TimeSlice.DEFAULT
+        }
+        for device, interval in wanted.values():
+            with RangeLock(self._locks, device.gpu_uuid, _LOCK_SECONDS):
+                if any(held.gpu_uuid == device.gpu_uuid for held in self._holdings()):
+                    self._set(device, interval)
+
+    def _set(self, device: DeviceRecord, interval: TimeSlice) -> None:
+        """Set it; a GPU without time-slices has the default one (field report dra #41)."""
+        try:
+            self._slices.set(device.gpu_uuid, interval)
+        except TimeSliceNotSupported:
+            if interval is not TimeSlice.DEFAULT:
+                raise
+
+    def _is_needed(self, record: ClaimRecord, device: DeviceRecord) -> bool:
+        """Whether another claim has the same GPU with settings of its own."""
+        return any(
+            held.gpu_uuid == device.gpu_uuid
+            and held.span is None
+            and held.claim.uid != record.uid
+            and held.sharing is not None
+            for held in self._holdings()
+        )
+
+
+def _sliced(record: ClaimRecord) -> Iterator[tuple[DeviceRecord, TimeSlice]]:
+    """Yield whole GPUs for which the claim names a time-slice."""
+    for device in record.devices:
+        settings = None if device.admin_access else read_stored(device.sharing)
+        if settings is not None and settings.interval is not None and device.span is None:
+            yield device, settings.interval
