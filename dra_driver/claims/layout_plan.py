@@ -105,7 +105,7 @@ def work_for(
     if comeback is not None:
         return comeback
     words = [f"claim {claim}" for claim in dict.fromkeys(str(each.claim) for each in held)]
-    words += [f"process {process}" for process in standing.processes]
+    words += [str(process) for process in standing.processes]
     words += [f"foreign partition {part}" for part in _foreign(note, standing, held)]
     if words:
         return Obstacles(tuple(words))

@@ -10,7 +10,7 @@ from dra_driver.telemetry import Event, EventQueue, Metrics, logger
 
 log = logger(__name__)
 
-_QUIET_SECONDS: Final = 60.0  # between two Events that differ only in who is waited for
+_QUIET_SECONDS: Final = 10.0  # between two tellings that differ only in who is waited for
 _METRIC: Final = "gpu_dra_driver_layouts"
 
 
@@ -75,7 +75,7 @@ class LayoutReports:
             return  # told later, if it is still so
         self._last[status.gpu_uuid] = status
         self._told_at[status.gpu_uuid] = now
-        log.info("layout", state=status.state.value, err=status)
+        log.info("layout", state=status.state.value, what=status)
         if before is not None or is_changed or status.state is not LayoutState.APPLIED:
             self._events.add(_event(status))
 

@@ -1,107 +1,15 @@
-"""Mode Static on the real process: layouts are applied when nobody uses the GPU, and say why not."""
-
-from pathlib import Path
-from typing import Any
+"""Mode Static on the real process: layouts are applied when nobody uses a GPU, and say why not."""
 
 import pytest
 
-from dra_driver.model import ClaimRef
 from dra_driver.simulator.kubelet_plugin import CallFailed
-from dra_driver.simulator.node_file import NodeSpec
 from tests.support.kubelet import DRIVER, eventually
-from tests.support.plugin_process import MakeBed, NodeBed, PluginProcess
+from tests.support.layouts import BALANCED, CONFIG, GIB, HALVES, MakeLayoutBed
 
-GIB = 1 << 30
-BALANCED = [("1g.10gb", 2), ("2g.20gb", 1), ("3g.40gb", 1)]
-CONFIG = """
-apiVersion: config.gpu-dra-driver.dev/v1alpha1
-kind: NodeConfig
-rules:
-- partitioning: {mode: Static, layout: LAYOUT}
-layouts:
-  halves:
-  - devices: all
-    mig-enabled: true
-    mig-devices: {3g.40gb: 2}
-inventory: {interval: 300ms}
-"""
+SMALL = "gpu-0-mig-1g10gb-19-2"
 
 
-def spec(*gpus: dict[str, Any]) -> NodeSpec:
-    return NodeSpec.model_validate({"gpus": [{"model": "h100-80gb", **gpu} for gpu in gpus]})
-
-
-class LayoutBed:
-    """A node whose plugin reads a configuration that the test changes."""
-
-    def __init__(self, bed: NodeBed) -> None:
-        self.bed = bed
-        self.file = bed.folder / "config.yaml"
-        bed.kubelet.start()
-
-    def configure(self, layout: str, text: str = CONFIG) -> None:
-        self.file.write_text(text.replace("LAYOUT", layout))
-
-    def serve(self, *more: str, **environment: str) -> PluginProcess:
-        return self.bed.serve(f"--config={self.file}", *more, environment=environment)
-
-    def partitions(self, gpu: int = 0) -> list[tuple[str, int]]:
-        """Profile names, and how many of each stand, complete, by the simulator's word."""
-        names = [
-            each["profile"]
-            for each in self.bed.node.gpu(gpu)["instances"]
-            if len(each["computeInstances"]) == 1
-        ]
-        return sorted((name, names.count(name)) for name in set(names))
-
-    def becomes(self, wanted: list[tuple[str, int]], gpu: int = 0) -> float:
-        took = eventually(lambda: self.partitions(gpu) == wanted, f"GPU {gpu} has {wanted}")
-        print(f"layout applied after {took:.1f} s")
-        return took
-
-    def events(self, reason: str) -> list[str]:
-        return [
-            each["message"]
-            for each in self.bed.api.objects.select("events")
-            if each["reason"] == reason
-        ]
-
-    def says(self, reason: str, *words: str) -> str:
-        """Wait for an Event on the Node with these words."""
-        found: list[str] = []
-
-        def is_told() -> bool:
-            found[:] = [text for text in self.events(reason) if all(word in text for word in words)]
-            return bool(found)
-
-        eventually(is_told, f"{reason} {words}: {self.events(reason)}")
-        return found[0]
-
-    def metric(self, state: str) -> float:
-        lines = self.bed.get("/metrics")[1].splitlines()
-        (line,) = [
-            each for each in lines if each.startswith(f'gpu_dra_driver_layouts{{state="{state}"}}')
-        ]
-        return float(line.split()[-1])
-
-    def prepared(self, name: str, device: str) -> ClaimRef:
-        claim = self.bed.claim(name, device)
-        self.bed.kubelet.prepare(DRIVER, [claim])
-        return claim
-
-    def notes(self) -> list[str]:
-        return sorted(path.name for path in (self.bed.data_folder / "layouts").iterdir())
-
-
-@pytest.fixture
-def layout_bed(make_bed: MakeBed) -> Any:
-    def make(*gpus: dict[str, Any]) -> LayoutBed:
-        return LayoutBed(make_bed(spec=spec(*gpus)))
-
-    return make
-
-
-def test_a_layout_is_applied_at_the_start(layout_bed: Any) -> None:
+def test_a_layout_is_applied_at_the_start(layout_bed: MakeLayoutBed) -> None:
     bed = layout_bed({}, {})
     bed.configure("all-balanced")
     bed.serve()
@@ -110,3 +18,153 @@ def test_a_layout_is_applied_at_the_start(layout_bed: Any) -> None:
     bed.says("LayoutApplied", "layout all-balanced of gpu-1")
     eventually(lambda: len(bed.bed.device_names()) == 8, "all partitions are offered")
     eventually(lambda: bed.metric("applied") == 2, "both are counted")
+    eventually(lambda: bed.taints() == set(), "nothing is held back")
+
+
+def test_what_is_right_already_is_left_alone_and_stays_somebody_elses(
+    layout_bed: MakeLayoutBed,
+) -> None:
+    bed = layout_bed({"partitions": [{"profile": "3g.40gb"}, {"profile": "3g.40gb"}]})
+    before = bed.bed.node.gpu(0)["instances"]
+    bed.configure("halves")
+    bed.serve()
+    eventually(lambda: bed.metric("applied") == 1, "it is as it should be")
+    assert bed.bed.node.gpu(0)["instances"] == before
+    bed.configure("all-balanced")
+    bed.says("LayoutWaiting", "waits for foreign partition 3g.40gb at memory slices 0 to 3")
+    assert bed.bed.node.gpu(0)["instances"] == before
+
+
+def test_a_change_waits_for_a_claim_and_needs_no_restart(layout_bed: MakeLayoutBed) -> None:
+    bed = layout_bed({}, {})
+    bed.configure("all-balanced")
+    plugin = bed.serve()
+    bed.becomes(BALANCED)
+    bed.becomes(BALANCED, gpu=1)
+    eventually(lambda: SMALL in bed.bed.device_names(), "it is offered")
+    claim = bed.prepared("train", SMALL)
+    bed.configure("halves")
+    bed.says("LayoutWaiting", "gpu-0", "waits for claim default/train")
+    bed.becomes(HALVES, gpu=1)
+    assert bed.partitions() == BALANCED
+    eventually(lambda: {"gpu-0"} == bed.held_back(), "only what waits is held back")
+    eventually(lambda: bed.metric("waiting") == 1, "it is counted")
+    bed.bed.kubelet.prepare(DRIVER, [claim])  # a Pod may come back
+    bed.bed.kubelet.unprepare(DRIVER, [claim])
+    bed.becomes(HALVES)
+    eventually(lambda: bed.taints() == set(), "nothing is held back")
+    eventually(lambda: bed.metric("applied") == 2, "all is as it should be")
+    assert plugin.running
+    assert bed.bed.claim_files() == set()
+
+
+def test_a_foreign_partition_blocks_and_is_not_touched(layout_bed: MakeLayoutBed) -> None:
+    bed = layout_bed({})
+    bed.configure("all-balanced")
+    bed.serve()
+    bed.becomes(BALANCED)
+    ours = bed.bed.node.gpu(0)["instances"]
+    three = next(each for each in ours if each["profile"] == "3g.40gb")
+    bed.bed.node.state.unpartition(0, three["id"])
+    by_hand = bed.bed.node.state.partition(0, "2g.20gb", three["start"])
+    told = bed.says("LayoutWaiting", "waits for foreign partition 2g.20gb at memory slices 4 to 5")
+    assert f"GPU instance {by_hand}" in told
+    assert by_hand in {each["id"] for each in bed.bed.node.gpu(0)["instances"]}
+    bed.bed.node.state.unpartition(0, by_hand)
+    bed.becomes(BALANCED)
+
+
+def test_a_process_blocks(layout_bed: MakeLayoutBed) -> None:
+    bed = layout_bed({})
+    bed.bed.node.state.process(0, 4242, GIB)
+    bed.configure("halves")
+    bed.serve()
+    bed.says("LayoutWaiting", "waits for", "(PID 4242)")
+    assert bed.partitions() == []
+    bed.bed.node.state.process(0, 4242, 0)
+    bed.becomes(HALVES)
+
+
+def test_a_claim_that_arrives_while_the_layout_is_made_is_refused_by_name(
+    layout_bed: MakeLayoutBed,
+) -> None:
+    bed = layout_bed({})
+    bed.bed.node.state.process(0, 4242, GIB)
+    bed.configure("halves")
+    bed.serve("--prepare-retry=1ms")
+    bed.says("LayoutWaiting", "4242")
+    bed.bed.node.state.fault(0, "nvmlDeviceCreateGpuInstanceWithPlacement", hang=4, times=1)
+    bed.bed.node.state.process(0, 4242, 0)
+    records = bed.bed.data_folder / "claims"
+    eventually(lambda: list(records.glob("layout-*.json")), "the GPU is reserved")
+    claim = bed.bed.claim("late", "gpu-0")
+    with pytest.raises(CallFailed, match="while layout halves is being applied"):
+        bed.bed.kubelet.prepare(DRIVER, [claim])
+    bed.becomes(HALVES)
+    bed.bed.kubelet.unprepare(DRIVER, [claim])
+    eventually(lambda: bed.bed.claim_files() == set(), "the reservation is gone")
+
+
+def test_mig_mode_is_not_switched_where_that_resets_the_gpu(layout_bed: MakeLayoutBed) -> None:
+    bed = layout_bed({"model": "a100-40gb"})
+    bed.configure("all-balanced")
+    bed.serve()
+    told = bed.says("LayoutFailed", "needs a GPU reset")
+    assert "partitioning.allowReset" in told
+    assert bed.metric("failed") == 1
+    assert bed.taints() == set(), "it stays in use as it is"
+    claim = bed.prepared("whole", "gpu-0")
+    bed.bed.kubelet.unprepare(DRIVER, [claim])
+    bed.bed.node.state.set_mig_mode(0, on=True)
+    bed.bed.node.state.reset(0)
+    bed.becomes([("1g.5gb", 2), ("2g.10gb", 1), ("3g.20gb", 1)])
+
+
+def test_a_layout_the_gpu_can_not_have_leaves_it_in_use(layout_bed: MakeLayoutBed) -> None:
+    bed = layout_bed({}, {"model": "t4"})
+    bed.configure("all-7g.80gb")
+    bed.serve()
+    bed.becomes([("7g.80gb", 1)])
+    bed.says("LayoutFailed", "gpu-1", "it can have all-disabled")
+    bed.configure("all-2g.99gb")
+    bed.says("LayoutFailed", "gpu-0", "it can have all-disabled, all-enabled")
+    assert bed.partitions() == [("7g.80gb", 1)]
+    assert bed.taints() == set()
+
+
+def test_a_layout_without_partitions_switches_the_mode(layout_bed: MakeLayoutBed) -> None:
+    bed = layout_bed({})
+    bed.configure("all-1g.10gb")
+    bed.serve()
+    bed.becomes([("1g.10gb", 7)])
+    bed.configure("all-enabled")
+    bed.becomes([])
+    eventually(lambda: bed.metric("applied") == 1, "it is as it should be")
+    assert bed.bed.node.gpu(0)["mig"]["current"] is True
+    bed.configure("all-disabled")
+    eventually(lambda: bed.bed.node.gpu(0)["mig"]["current"] is False, "MIG mode is off")
+    eventually(lambda: bed.bed.device_names() == {"gpu-0"}, "the whole GPU is offered")
+    assert bed.notes() == []
+
+
+@pytest.mark.parametrize("mode", ["Existing", "Dynamic"])
+def test_what_becomes_of_partitions_when_the_mode_changes(
+    layout_bed: MakeLayoutBed, mode: str
+) -> None:
+    bed = layout_bed({})
+    bed.configure("halves")
+    bed.serve()
+    bed.becomes(HALVES)
+    bed.configure("", CONFIG.replace("mode: Static, layout: LAYOUT", f"mode: {mode}"))
+    if mode == "Dynamic":
+        bed.becomes([])
+        eventually(lambda: "gpu-0" in bed.bed.device_names(), "all is offered")
+        claim = bed.prepared("one", "gpu-0-mig-3g40gb-9-0")
+        bed.bed.kubelet.unprepare(DRIVER, [claim])
+        assert bed.notes() == []
+    else:
+        bed.configure("", CONFIG.replace("mode: Static, layout: LAYOUT", "mode: Existing"))
+        eventually(lambda: bed.metric("applied") == 0, "no layout concerns it")
+        assert bed.partitions() == HALVES
+    bed.configure("all-balanced")
+    bed.becomes(BALANCED)

@@ -122,7 +122,7 @@ def test_who_is_waited_for() -> None:
     work = work_for(found, None, standing(foreign, processes=1), held)
     assert isinstance(work, Obstacles)
     assert str(work) == (
-        "claim default/a, claim default/b, process python3 (PID 4242), foreign partition 1g.10gb "
+        "claim default/a, claim default/b, python3 (PID 4242), foreign partition 1g.10gb "
         "at memory slices 0 to 0 (GPU instance 0)"
     )
     many = work_for(found, None, standing(processes=9), [])
