@@ -12,8 +12,6 @@ from tests.cluster.claims import claim, of_parent, profile_class, use
 from tests.cluster.driver import CHECKOUT, Driver, eventually
 from tests.cluster.workload import pod
 
-pytestmark = pytest.mark.every_release
-
 EXAMPLE: Final = "21-layout"
 _CONFIG: Final = (CHECKOUT / "examples/nodeconfigs/layout.yaml").read_text()
 _BALANCED: Final = _CONFIG.replace("layout: one-big-four-small", "layout: all-balanced")
@@ -48,6 +46,7 @@ def test_the_example_gets_a_partition_of_the_layout(static: Driver) -> None:
     assert view.partitions(static.node) == before
 
 
+@pytest.mark.every_release
 def test_a_change_waits_for_a_running_pod(static: Driver) -> None:
     used, idle = static.node.gpu(0), static.node.gpu(1)
     process = static.main.process.pid

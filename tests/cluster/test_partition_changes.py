@@ -66,7 +66,6 @@ def test_a_partition_made_by_hand_takes_its_place_and_gives_it_back(
         assert view.seen(namespace, "after") == view.expected(node, [whole])
 
 
-@pytest.mark.gate("DRAPartitionableDevices")
 def test_the_configuration_changes_while_a_claim_lives(partitioning: Driver) -> None:
     node, before = partitioning.node, partitioning.device_names()
     with partitioning.namespace() as namespace:
