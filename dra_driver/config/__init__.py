@@ -17,7 +17,13 @@ from dra_driver.config.node import (
     load,
 )
 from dra_driver.config.on_hardware import NODE_SOURCE, check_on_hardware, limits_by_uuid
-from dra_driver.config.opaque import GpuConfig, MigDeviceConfig, decode_config, opaque_schema
+from dra_driver.config.opaque import (
+    GpuConfig,
+    MigDeviceConfig,
+    decode_config,
+    examine_config,
+    opaque_schema,
+)
 from dra_driver.config.precedence import (
     ClaimSharing,
     DeviceSharing,
@@ -44,6 +50,7 @@ __all__ = [
     "configured",
     "decode_config",
     "differences",
+    "examine_config",
     "fit",
     "gpu_indexes",
     "limits_by_uuid",

@@ -124,16 +124,24 @@ KINDS: Final[Mapping[str, type[Config]]] = {
 
 def decode_config(parameters: Mapping[str, Any]) -> Config:
     """Read a config strictly; raises ConfigInvalid that names the field and what is allowed."""
-    version, kind = parameters.get("apiVersion"), parameters.get("kind")
-    if version != API_VERSION or not isinstance(kind, str) or kind not in KINDS:
-        raise ConfigInvalid(
-            f"opaque config {version!s:.80}/{kind!s:.80} is unknown; allowed: {API_VERSION} with "
-            f"kind {' or '.join(KINDS)}"
-        )
-    found, wrong = validated(dict(parameters), KINDS[kind])
+    head = _wrong_head(parameters)
+    if head is not None:
+        raise ConfigInvalid(head.words)
+    found, wrong = examine_config(parameters)
     if found is None:
-        raise ConfigInvalid(f"{kind}: {_words(wrong[0])}{and_more(wrong)}")
+        first = wrong[0]
+        place = "" if first.is_unknown else f"{path_text(first.path) or 'the config'}: "
+        raise ConfigInvalid(f"{parameters['kind']}: {place}{first.words}{and_more(wrong)}")
     return found
+
+
+def examine_config(parameters: Mapping[str, Any]) -> tuple[Config | None, list[Fault]]:
+    """Give the config, or all that is wrong with it; paths start at the config."""
+    head = _wrong_head(parameters)
+    if head is not None:
+        return None, [head]
+    found, wrong = validated(dict(parameters), KINDS[parameters["kind"]])
+    return found, [_in_known_words(fault) for fault in wrong]
 
 
 def opaque_schema(kind: str | None = None) -> dict[str, Any]:
@@ -145,9 +153,21 @@ def opaque_schema(kind: str | None = None) -> dict[str, Any]:
     return {**head, **schema}
 
 
-def _words(fault: Fault) -> str:
-    path = path_text(fault.path) or "the config"
+def _wrong_head(parameters: Mapping[str, Any]) -> Fault | None:
+    version, kind = parameters.get("apiVersion"), parameters.get("kind")
+    if version == API_VERSION and isinstance(kind, str) and kind in KINDS:
+        return None
+    return Fault(
+        ("kind",) if version == API_VERSION else ("apiVersion",),
+        f"opaque config {version!s:.80}/{kind!s:.80} is unknown; allowed: {API_VERSION} with "
+        f"kind {' or '.join(KINDS)}",
+    )
+
+
+def _in_known_words(fault: Fault) -> Fault:
+    """Say of an unknown field what published tools look for."""
     if not fault.is_unknown:
-        return f"{path}: {fault.words}"
+        return fault
     allowed = fault.words.removeprefix("unknown field")
-    return f'strict decoding error: unknown field "{path}"{allowed}'
+    place = path_text(fault.path)
+    return replace(fault, words=f'strict decoding error: unknown field "{place}"{allowed}')
