@@ -20,6 +20,7 @@ from dra_driver.host.locks import FileLock, MarkedLock, RangeLock
 from dra_driver.host.memory import give_large_blocks_back
 from dra_driver.host.programs import Finished, run_program
 from dra_driver.host.roots import HostProcess, HostRoot, inside
+from dra_driver.host.signals import told_to_stop
 
 __all__ = [
     "Child",
@@ -41,6 +42,7 @@ __all__ = [
     "remove_file",
     "run_program",
     "sweep_unfinished",
+    "told_to_stop",
     "write_atomically",
     "write_durably",
 ]

@@ -12,13 +12,13 @@ from dra_driver.kube import ClaimStatusSender, EventSender, KubeClient, NodeLabe
 from dra_driver.mig import MigEffect
 from dra_driver.model import DriverError, Inventory
 from dra_driver.plugin.config_file import ConfigFile
-from dra_driver.plugin.http_server import HttpServer
 from dra_driver.plugin.kubelet_services import KubeletServices
-from dra_driver.plugin.probes import HealthPort, http_endpoint
+from dra_driver.plugin.probes import HealthPort
 from dra_driver.sharing import SharingEffect
 from dra_driver.slices import Publisher
 from dra_driver.state import Holding
 from dra_driver.telemetry import EventQueue, Metrics, logger
+from dra_driver.telemetry.http_server import HttpServer, watched
 
 _log = logger(__name__)
 _GRACE_SECONDS: Final = 10.0  # that calls in progress have when this process is told to stop
@@ -94,7 +94,8 @@ class NodePlugin:
             self._health_port = HealthPort(settings.health_port, checks.alive)
         self._http: HttpServer | None = None
         if settings.http_endpoint:
-            self._http = http_endpoint(settings.http_endpoint, checks.alive, checks.ready, metrics)
+            pages = watched(metrics, checks.alive, checks.ready)
+            self._http = HttpServer(settings.http_endpoint, pages)
 
     def start(self) -> None:
         """Serve the kubelet. Raises SettingInvalid or StorageFailed; `stop` is due even then.

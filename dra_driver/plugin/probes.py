@@ -1,24 +1,19 @@
-"""Probes and metrics for those who watch this process: gRPC health service and HTTP."""
+"""The gRPC health service, for probes of those who watch this process."""
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from http import HTTPStatus
 from typing import Final
 
 import grpc
-from prometheus_client import CONTENT_TYPE_LATEST
 
 from dra_driver.model.errors import SettingInvalid
-from dra_driver.plugin.http_server import HttpServer, Page
 from dra_driver.plugin.methods import Service, service, unary
 from dra_driver.rpc import health_check_pb2 as pb
-from dra_driver.telemetry import Metrics, logger
+from dra_driver.telemetry import logger
+from dra_driver.telemetry.http_server import Reasons
 
 _log = logger(__name__)
 _SERVICES: Final = ("", "liveness")  # `liveness` is the name that published charts ask for
 _THREADS: Final = 4
-
-Reasons = Callable[[], list[str]]
 
 
 class HealthService:
@@ -77,23 +72,3 @@ class HealthPort:
         """Stop at once."""
         self._server.stop(None).wait(1.0)
         self._health.close()
-
-
-def http_endpoint(address: str, alive: Reasons, ready: Reasons, metrics: Metrics) -> HttpServer:
-    """Build the server of `/metrics`, `/healthz` and `/readyz`."""
-    return HttpServer(
-        address,
-        {
-            "/metrics": lambda: Page(metrics.exposition(), content_type=CONTENT_TYPE_LATEST),
-            "/healthz": lambda: _verdict(alive()),
-            "/readyz": lambda: _verdict(ready()),
-        },
-    )
-
-
-def _verdict(reasons: list[str]) -> Page:
-    """200 and `ok`, or 503 and one line per reason."""
-    if not reasons:
-        return Page(b"ok\n")
-    lines = "".join(" ".join(reason.split()) + "\n" for reason in reasons)
-    return Page(lines.encode(), HTTPStatus.SERVICE_UNAVAILABLE)

@@ -11,13 +11,12 @@ import time
 from typing import Final
 
 from dra_driver.config import Settings
-from dra_driver.host import give_large_blocks_back
+from dra_driver.host import give_large_blocks_back, told_to_stop
 from dra_driver.plugin.node_plugin import NodePlugin
 from dra_driver.telemetry import logger, set_up_logging
 
 _log = logger(__name__)
 _LEAVE_SECONDS: Final = 2.0
-_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 def run(settings: Settings) -> None:
@@ -30,33 +29,18 @@ def run(settings: Settings) -> None:
     os.umask(0o022)  # whatever the caller's: sockets begin with this, files get their own modes
     set_up_logging(settings.log_format, settings.log_level)
     faulthandler.register(signal.SIGUSR2, all_threads=True)
-    told_to_stop = _on_signal()
+    stop = told_to_stop()
     plugin = NodePlugin(settings)
     try:
         plugin.start()
         gc.freeze()  # a full collection would go through all modules while a call waits: 40 ms
         _log.info("serving", node=settings.node_name, driver=settings.driver_name)
-        os.read(told_to_stop, 1)
+        os.read(stop, 1)
         _log.info("stopping")
     finally:
         plugin.stop()
     _log.info("stopped")
     _leave()
-
-
-def _on_signal() -> int:
-    """Descriptor that becomes readable with the first signal; the second one kills.
-
-    A pipe, not a lock: a signal may come while this thread holds any lock. The interpreter itself
-    writes to it: a handler in Python would not run until the read returns if the signal came just
-    before the read began.
-    """
-    reading, writing = os.pipe()
-    os.set_blocking(writing, False)
-    signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
-    for number in _SIGNALS:
-        signal.signal(number, lambda number, _: signal.signal(number, signal.SIG_DFL))
-    return reading
 
 
 def _leave() -> None:
