@@ -75,7 +75,7 @@ class GpuPolicy:
     named_by_uuid: bool = False  # device names come from the UUID instead of the minor number
     shares: SharesPolicy = field(default_factory=SharesPolicy)  # of the GPU and its partitions
     sharing: SharingSettings | None = None  # of claims that say nothing
-    required_limit: MemoryLimitLevel = MemoryLimitLevel.NONE  # below it no shares by memory
+    required_limit: MemoryLimitLevel = MemoryLimitLevel.NONE  # below it nothing is shared
     taint_effect: str = "NoSchedule"  # of taints of unhealthy devices; also `None`, `NoExecute`
 
 
@@ -125,6 +125,7 @@ class Gpu:
     policy: GpuPolicy = field(default_factory=GpuPolicy)
     foreign: tuple[Partition, ...] = ()  # those of `partitions` that no claim is known to hold
     held_back: str = ""  # why no new claim may have it or a part of it now; empty: it may
+    memory_limit: MemoryLimitLevel = MemoryLimitLevel.NONE  # how hard limits hold on the whole GPU
 
     @property
     def switches_mig(self) -> bool:
@@ -175,6 +176,13 @@ class PublishedDevice:
         if self.slot is None:
             return self.gpu.uuid
         return (self.partition.uuid if self.partition else None) or ""
+
+    @property
+    def memory_limit(self) -> MemoryLimitLevel:
+        """How hard a limit of the device's memory holds: the GPU driver limits whole GPUs only."""
+        if self.slot is not None and self.gpu.memory_limit is MemoryLimitLevel.CGROUP:
+            return MemoryLimitLevel.NONE
+        return self.gpu.memory_limit
 
     @property
     def health(self) -> Health:

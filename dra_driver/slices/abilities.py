@@ -14,6 +14,8 @@ JsonObject = dict[str, Any]
 
 _SPLIT_COUNTERS: Final = (1, 35)  # from here on counters stand in a slice of their own
 _TAINTS_WITHOUT_EFFECT: Final = (1, 35)  # from here on taints may have the effect None
+_COUNTS_SHARES: Final = (1, 36, 2)
+_COUNTS_SHARES_BEFORE: Final = (1, 35, 4)  # the same correction in an older release
 _SET: Final = "probe"
 _COUNTERS: Final = {"units": {"value": "1"}}
 
@@ -36,6 +38,17 @@ class ServerAbilities:
     def counters_apart(self) -> bool:
         """Whether counters stand in slices without devices; before, beside those that use them."""
         return self.version[:2] >= _SPLIT_COUNTERS
+
+    @property
+    def counts_shares(self) -> bool:
+        """Whether schedulers of this release count shared counters right for shared devices.
+
+        Before, they did so only for devices that one claim has alone, and gave the same part of a
+        GPU away twice (corrected in 1.36.2 and, for clusters with the gates on, in 1.35.4).
+        """
+        return self.version >= _COUNTS_SHARES or (
+            self.version[:2] == _COUNTS_SHARES_BEFORE[:2] and self.version >= _COUNTS_SHARES_BEFORE
+        )
 
     def dropped(self) -> tuple[str, ...]:
         """Feature gates that seem to be off."""

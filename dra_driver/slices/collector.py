@@ -56,8 +56,10 @@ class Collector:
                 self._add_dynamic(gpu, counters)
                 return
             self.left_out.append(counters)
+        left_out: list[LeftOut] = []
         for device in existing_devices(gpu):
-            self.plain += self._published(device, self._entry(device), self.left_out)
+            self.plain += self._published(device, self._entry(device), left_out)
+        self.left_out += _shares_told_once(gpu, left_out)
 
     def _counters(self, gpu: Gpu) -> CounterSet | LeftOut:
         """Counters of the GPU, or why no partitions can be made of it on request."""
@@ -105,9 +107,8 @@ class Collector:
             device,
             self._inventory,
             self._driver,
-            taints=self._abilities.taints,
-            notes=self._abilities.taints_without_effect,
-            counters=counters,
+            self._abilities,
+            counters,
         )
         return self._unless_held(device, self._unless_refused(entry))
 
@@ -169,6 +170,13 @@ def _told_foreign(gpu: Gpu) -> list[LeftOut]:
     found = ", ".join(f"{p.profile.name} at slice {p.placement.start}" for p in gpu.foreign)
     told = f"partitions that no claim made stand there ({found}); what fits beside them is"
     return [LeftOut(gpu_device_name(gpu), "", Why.FOREIGN, told)]
+
+
+def _shares_told_once(gpu: Gpu, left_out: Iterable[LeftOut]) -> list[LeftOut]:
+    """Say once why partitions are not shared: mostly it is so for all of a GPU."""
+    shares = [entry for entry in left_out if entry.why is Why.NOT_SHARED]
+    others = [entry for entry in left_out if entry.why is not Why.NOT_SHARED]
+    return [*others, *told_once(gpu_device_name(gpu), shares)]
 
 
 def _cut(entries: DynamicGpu, left_out: list[LeftOut]) -> None:

@@ -3,7 +3,8 @@
 Names and types are those that manifests, exporters and schedulers already read from GPU slices.
 `type`, `resourceName`, `memoryType` and `driverVersionText` stand on every kind of device (the
 last where there is a version), since a selector that reads a missing key stops the scheduling of
-the Pod (field report dra #744).
+the Pod (field report dra #744). `memoryLimit` stands on every device of a node that shares one by
+memory, and on no other: a partition of the whole GPU has room for no more values.
 """
 
 import re
@@ -11,11 +12,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from dra_driver.model import Gpu, Inventory, Partitioning, PublishedDevice, Quantity
+from dra_driver.model import Gpu, Inventory, Partitioning, PublishedDevice, Quantity, SharesMode
+from dra_driver.slices.abilities import ServerAbilities
 from dra_driver.slices.counters import CounterSet, engines, most_engines
 from dra_driver.slices.left_out import LeftOut, Why
 from dra_driver.slices.rules import MAX_VALUES, check_attribute, check_capacity, check_device
 from dra_driver.slices.semver import to_semver
+from dra_driver.slices.shares import shared_capacity, wants_shares, why_not_shared
 from dra_driver.slices.taints import keeps_away, taints_of
 
 JsonObject = dict[str, Any]
@@ -39,27 +42,30 @@ def device_entry(
     device: PublishedDevice,
     inventory: Inventory,
     driver: str,
-    *,
-    taints: bool,
-    notes: bool = False,
+    abilities: ServerAbilities,
     counters: CounterSet | None = None,
 ) -> Entry:
-    """Describe one device. With `taints` one that is not for new claims is tainted, else left out.
+    """Describe one device, as far as the API server has the abilities for it.
 
-    With `notes` a taint without effect says of a device that its health is not known. A device
-    that is made for a claim consumes of its GPU's `counters`.
+    One that is not for new claims is tainted, or left out. A device that is made for a claim
+    consumes of its GPU's `counters`.
     """
-    if not taints and (withdrawn := _withdrawn(device)) is not None:
+    if not abilities.taints and (withdrawn := _withdrawn(device)) is not None:
         return Entry(None, (withdrawn,))
     lost: list[LeftOut] = []
-    entry: JsonObject = {
-        "name": device.name,
-        "attributes": _valid(device.name, _attributes(device, inventory), check_attribute, lost),
-        "capacity": _valid(device.name, _capacity(device), check_capacity, lost),
-    }
+    entry: JsonObject = {"name": device.name}
+    capacity = _valid(device.name, _capacity(device), check_capacity, lost)
+    shared = _is_shared(device, capacity, abilities, lost)
+    if shared:
+        entry["allowMultipleAllocations"] = True
+        capacity = shared_capacity(capacity, device.gpu.policy.shares)
+    attributes = _attributes(device, inventory, shared=shared)
+    entry["attributes"] = _valid(device.name, attributes, check_attribute, lost)
+    entry["capacity"] = capacity
     if counters is not None:
         entry["consumesCounters"] = [counters.consumption(device)]
-    if taints and (marks := taints_of(device, driver, notes=notes)):
+    notes = abilities.taints_without_effect
+    if abilities.taints and (marks := taints_of(device, driver, notes=notes)):
         entry["taints"] = marks
     _fit(entry, lost)
     for key in _NEEDED:
@@ -71,17 +77,33 @@ def device_entry(
     return Entry(entry, tuple(lost))
 
 
-def resource_name(device: PublishedDevice) -> str:
+def _is_shared(
+    device: PublishedDevice,
+    capacity: Mapping[str, JsonObject],
+    abilities: ServerAbilities,
+    lost: list[LeftOut],
+) -> bool:
+    """Whether several claims may have the device; why not, if they should, is noted in `lost`."""
+    if not wants_shares(device):
+        return False
+    if told := why_not_shared(device, capacity, abilities):
+        lost.append(LeftOut(device.name, "shares", Why.NOT_SHARED, told))
+    return not told
+
+
+def resource_name(device: PublishedDevice, *, shared: bool = False) -> str:
     """Name the extended resource, without prefix, that the device plugin would offer it as.
 
-    `gpu`, `mig-1g.10gb`, and `mig-1g.10gb.me` for profile `1g.10gb+me`. Under strategy `single`
+    `gpu`, `mig-1g.10gb`, and `mig-1g.10gb.me` for profile `1g.10gb+me`; with `.shared` at its end
+    if the device is shared and the configuration has shared ones renamed. Under strategy `single`
     the partitions of a uniformly cut GPU are `gpu` as well: one on which all GPU instances that
     exist, usable or not, have the same profile. A GPU of which partitions are made for claims is
     never that, since the next claim may cut it otherwise.
     """
+    ending = ".shared" if shared and device.gpu.policy.shares.rename else ""
     if device.slot is None or _counts_as_gpus(device.gpu):
-        return "gpu"
-    return "mig-" + device.slot.profile.name.replace("+", ".")
+        return f"gpu{ending}"
+    return "mig-" + device.slot.profile.name.replace("+", ".") + ending
 
 
 def _counts_as_gpus(gpu: Gpu) -> bool:
@@ -104,12 +126,12 @@ def _withdrawn(device: PublishedDevice) -> LeftOut | None:
 
 
 def _attributes(
-    device: PublishedDevice, inventory: Inventory
+    device: PublishedDevice, inventory: Inventory, *, shared: bool
 ) -> Iterator[tuple[str, JsonObject | None]]:
     """Yield attributes in their order; None where there is no value to publish."""
     gpu, slot = device.gpu, device.slot
     yield "type", _string("gpu" if slot is None else "mig")
-    yield "resourceName", _string(resource_name(device))
+    yield "resourceName", _string(resource_name(device, shared=shared))
     if slot is None or not device.is_made:  # else it has another UUID for each claim
         yield "uuid", _string(device.uuid)
     if slot is not None:
@@ -120,6 +142,8 @@ def _attributes(
     yield "architecture", _string(gpu.architecture)
     yield "cudaComputeCapability", _numbers(gpu.compute_capability)
     yield "memoryType", _string(gpu.memory_type.value)
+    if any(each.policy.shares.mode is SharesMode.MEMORY for each in inventory.gpus):
+        yield "memoryLimit", _string(device.memory_limit.value)
     yield "driverVersion", _version(inventory.driver_version)
     yield "driverVersionText", _string(inventory.driver_version)
     yield "cudaDriverVersion", _numbers(inventory.cuda_driver_version)

@@ -15,6 +15,7 @@ class Why(Enum):
     HELD_BACK = "held-back"  # a change of the GPU waits, and this server keeps no taints
     NO_COUNTERS = "no-counters"  # partitions on request, and this server keeps no counters
     FOREIGN = "foreign"  # a partition that this driver did not make stands there
+    NOT_SHARED = "not-shared"  # published, but for one claim at a time, although configured so
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,8 @@ class LeftOut:
 
     def __str__(self) -> str:
         """One line for a person."""
+        if self.why is Why.NOT_SHARED:
+            return f"device {self.device} is not shared: {self.message}"
         what = f"{self.field} of device {self.device}" if self.field else f"device {self.device}"
         return f"{what} is not published: {self.message}"
 

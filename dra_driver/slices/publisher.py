@@ -219,6 +219,8 @@ class Publisher:
             if entry in self._left_out:
                 continue
             log.warning("left out", device=entry.device, field=entry.field, err=entry)
-            if not entry.field:
+            if entry.why is Why.NOT_SHARED:
+                self._events.add(Event("DeviceNotShared", str(entry), warning=True))
+            elif not entry.field:
                 self._events.add(Event("DeviceNotPublished", str(entry), warning=True))
         self._left_out = left_out

@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from dra_driver.model import Quantity
+from dra_driver.slices.request_policies import check_policy
 from dra_driver.slices.semver import is_semver
 
 MAX_DEVICES: Final = 64  # 128 for plain devices, but the first taint on one of them halves it
@@ -67,9 +68,10 @@ def check_attribute(key: str, attribute: Mapping[str, Any]) -> str | None:
 
 def check_capacity(key: str, capacity: Mapping[str, Any]) -> str | None:
     """Why the API server would refuse a capacity, None when it would not."""
-    if (wrong := _check_key(key)) is not None:
-        return wrong
-    return _check_quantity(capacity.get("value"))
+    wrong = _check_key(key) or _check_quantity(capacity.get("value"))
+    if wrong is None and "requestPolicy" in capacity:
+        wrong = check_policy(Quantity.parse(capacity["value"]), capacity["requestPolicy"])
+    return wrong
 
 
 def check_taint(taint: Mapping[str, Any]) -> str | None:

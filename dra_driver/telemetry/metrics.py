@@ -37,6 +37,7 @@ _LEFT_OUT: Final = (
     "held-back",
     "no-counters",
     "foreign",
+    "not-shared",
 )
 _OPERATIONS: Final = ({"operation": "prepare"}, {"operation": "unprepare"})
 

@@ -8,6 +8,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from dra_driver.simulator.api_server.policies import policy_violations
+
 Violation = tuple[str, str]
 Json = Mapping[str, Any]
 
@@ -82,6 +84,7 @@ def _device(path: str, device: Json, *, split: bool) -> Iterator[Violation]:
         if "requestPolicy" in value and not device.get("allowMultipleAllocations"):
             where = f"{path}.capacity[{key}].requestPolicy"
             yield where, "Forbidden: allowMultipleAllocations must be true"
+        yield from policy_violations(f"{path}.capacity[{key}]", value)
     taints = device.get("taints") or []
     yield from _count(f"{path}.taints", taints, 16 if split else 4)
     for index, taint in enumerate(taints):

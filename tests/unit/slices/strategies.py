@@ -8,11 +8,14 @@ from dra_driver.model import (
     Health,
     HealthState,
     Inventory,
+    MemoryLimitLevel,
     MemoryType,
     MigProfile,
     Partition,
     Partitioning,
     Placement,
+    SharesMode,
+    SharesPolicy,
     Slot,
 )
 from tests.support.mig_models import slots_of
@@ -38,6 +41,13 @@ PARTITIONS = st.builds(
     st.integers(0, 5),
     st.none() | TEXT,
     HEALTH,
+)
+SHARES = st.builds(
+    SharesPolicy,
+    st.sampled_from(SharesMode),
+    st.integers(1, 1000),
+    st.booleans(),
+    st.sampled_from((0, 1 << 20, 1 << 30, 3_000_000_001)) | st.integers(0, 1 << 41),
 )
 GPUS = st.builds(
     Gpu,
@@ -65,9 +75,12 @@ GPUS = st.builds(
         allow_reset=st.booleans(),
         single_strategy=st.booleans(),
         named_by_uuid=st.booleans(),
+        shares=SHARES,
+        required_limit=st.sampled_from(MemoryLimitLevel),
     ),
     foreign=st.lists(PARTITIONS, max_size=1).map(tuple),
     held_back=st.sampled_from(("", "a layout waits")),
+    memory_limit=st.sampled_from(MemoryLimitLevel),
 )
 INVENTORIES = st.builds(
     Inventory,

@@ -45,7 +45,11 @@ def test_b06_any_hardware_gives_slices_that_the_server_takes(
     found: Inventory, abilities: ServerAbilities
 ) -> None:
     plan = build_slices(found, SETTINGS, abilities)
-    gates = {"DRAPartitionableDevices": abilities.counters, "DRADeviceTaints": abilities.taints}
+    gates = {
+        "DRAPartitionableDevices": abilities.counters,
+        "DRADeviceTaints": abilities.taints,
+        "DRAConsumableCapacity": abilities.multiple_allocations,
+    }
     server = SliceAdmission(abilities.version, gates)
     seen: set[str] = set()
     sets: dict[str, set[str]] = {}

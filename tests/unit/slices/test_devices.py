@@ -38,6 +38,7 @@ from tests.support.inventories import (
     partition,
     partitioned,
 )
+from tests.unit.slices.published import NEW, WITHOUT
 
 CLASSES = Path(__file__).parents[3] / "deviceclasses"
 SICK = Health(HealthState.UNHEALTHY, "xid", "XID 79", 1.0)
@@ -49,7 +50,8 @@ def entry(
 ) -> Any:
     found = snapshot or inventory(device)
     published = list(replace(found, gpus=(device,)).devices())[index]
-    return device_entry(published, found, "gpu.nvidia.com", taints=taints)
+    abilities = NEW if taints else WITHOUT
+    return device_entry(published, found, "gpu.nvidia.com", abilities)
 
 
 def text(value: str) -> dict[str, str]:

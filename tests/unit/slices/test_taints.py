@@ -11,7 +11,7 @@ from dra_driver.slices.devices import device_entry
 from tests.support.api import slice_of
 from tests.support.dynamic_gpus import dynamic_gpu
 from tests.support.inventories import gpu, inventory, partition, partitioned
-from tests.unit.slices.published import WITHOUT, devices_of, plan_for
+from tests.unit.slices.published import NEW, WITHOUT, devices_of, plan_for
 
 XID = Health(HealthState.UNHEALTHY, "xid", "XID 79", 100.0, "79")
 LOST = Health(HealthState.UNHEALTHY, "gpu-lost", "GPU_IS_LOST")
@@ -22,14 +22,14 @@ DEAF = Health(HealthState.HEALTHY, "no-events", "no XID events")
 def taints(
     health: Health,
     *,
-    notes: bool = True,
     version: tuple[int, int, int] = (1, 37, 2),
     effect: str = "NoSchedule",
 ) -> list[tuple[str, str, str]]:
     """Taints of a GPU with that health: key, value, effect; checked by the server's rules."""
     found = inventory(gpu(0, health=health, policy=GpuPolicy(taint_effect=effect)))
     (device,) = found.devices()
-    entry = device_entry(device, found, "gpu.nvidia.com", taints=True, notes=notes).device
+    abilities = ServerAbilities(version, taints=True)
+    entry = device_entry(device, found, "gpu.nvidia.com", abilities).device
     assert entry is not None
     assert list(violations(slice_of(entry)["spec"], None, version)) == []
     return [(t["key"], t.get("value", ""), t["effect"]) for t in entry.get("taints", ())]
@@ -51,8 +51,8 @@ def test_what_is_only_not_known_informs_where_that_is_possible(health: Health) -
         ("gpu.nvidia.com/xid", "79", "NoSchedule"),
         unmonitored,
     ]
-    assert taints(health, notes=False, version=(1, 34, 4)) == []
-    both = taints(combined((health, XID)), notes=False, version=(1, 34, 4))
+    assert taints(health, version=(1, 34, 4)) == []
+    both = taints(combined((health, XID)), version=(1, 34, 4))
     assert both == [("gpu.nvidia.com/xid", "79", "NoSchedule")]
 
 
@@ -68,8 +68,8 @@ def test_the_configured_effect_is_that_of_sickness_alone() -> None:
 
 
 def test_a_server_without_taints_of_no_effect_gets_none() -> None:
-    assert taints(XID, notes=False, version=(1, 34, 4), effect="None") == []
-    assert taints(XID, notes=False, version=(1, 34, 4), effect="NoExecute") == [
+    assert taints(XID, version=(1, 34, 4), effect="None") == []
+    assert taints(XID, version=(1, 34, 4), effect="NoExecute") == [
         ("gpu.nvidia.com/xid", "79", "NoExecute")
     ]
 
@@ -124,7 +124,7 @@ def test_partitions_have_their_own_taints_and_their_gpu_s() -> None:
     def found(parent: Gpu) -> list[list[str]]:
         all_of_it = inventory(parent)
         entries = [
-            device_entry(device, all_of_it, "gpu.nvidia.com", taints=True, notes=True).device or {}
+            device_entry(device, all_of_it, "gpu.nvidia.com", NEW).device or {}
             for device in all_of_it.devices()
         ]
         return [[t["key"].partition("/")[2] for t in e.get("taints", ())] for e in entries]
@@ -155,7 +155,7 @@ def test_a_gpu_that_waits_says_so_before_all_else(health: Health) -> None:
     for each in (health, combined((health, *words))):
         found = inventory(gpu(0, health=each, held_back="a layout waits for claim a/b"))
         (device,) = found.devices()
-        entry = device_entry(device, found, "gpu.nvidia.com", taints=True, notes=True).device or {}
+        entry = device_entry(device, found, "gpu.nvidia.com", NEW).device or {}
         assert list(violations(slice_of(entry)["spec"], None, (1, 37, 2))) == []
         assert len(entry["taints"]) <= 4
         assert entry["taints"][0] == {
