@@ -11,8 +11,8 @@ import grpc
 
 from dra_driver.model import ClaimRef, DriverError, PreparedClaim, PreparedDevice
 from dra_driver.model.errors import Bug
-from dra_driver.plugin.methods import Service, service, unary
 from dra_driver.rpc import dra_v1_pb2 as pb
+from dra_driver.serving import Service, service, unary
 from dra_driver.telemetry import Metrics, logger, operation
 
 _log = logger(__name__)

@@ -10,9 +10,9 @@ from typing import Final
 import grpc
 
 from dra_driver.model import Health, HealthState, Inventory, PublishedDevice
-from dra_driver.plugin.methods import Service, service, stream
 from dra_driver.rpc import health_v1_pb2 as pb
 from dra_driver.rpc import health_v1alpha1_pb2
+from dra_driver.serving import Service, service, stream
 from dra_driver.telemetry import logger
 
 _log = logger(__name__)

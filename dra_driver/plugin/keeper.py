@@ -10,7 +10,7 @@ from typing import Final
 
 from dra_driver.model import DriverError
 from dra_driver.plugin.registration import Registration
-from dra_driver.plugin.sockets import SocketServer
+from dra_driver.serving import SocketServer
 from dra_driver.telemetry import logger
 
 _log = logger(__name__)

@@ -17,12 +17,12 @@ from dra_driver.plugin.checks import Checks
 from dra_driver.plugin.dra import Claims, DraService
 from dra_driver.plugin.health import HealthReports
 from dra_driver.plugin.keeper import Keeper
-from dra_driver.plugin.methods import Service
 from dra_driver.plugin.probes import HealthService
 from dra_driver.plugin.registration import Registration
-from dra_driver.plugin.sockets import SocketServer, sweep_dead_sockets
+from dra_driver.serving import Service, SocketServer, sweep_dead_sockets
 from dra_driver.telemetry import Metrics
 
+_ADVICE: Final = ", or give each instance of this driver its own --pod-uid"
 _CALM_SECONDS: Final = 3.0  # that a moment without calls is waited for at the end
 
 # What stands for an instance in the names of its sockets: a Pod's UID, a static Pod's, the short
@@ -74,8 +74,7 @@ class KubeletServices:
         if not self._lock.try_acquire():
             self._lock.release()
             raise StorageFailed(
-                f"another process serves {self._service.path}: stop it first, or give each "
-                "instance of this driver its own --pod-uid"
+                f"another process serves {self._service.path}: stop it first{_ADVICE}"
             )
         self._sweep()
         self._service.start()
@@ -113,7 +112,7 @@ class KubeletServices:
             server.add_generic_rpc_handlers(services)
             return server
 
-        return SocketServer(path, build)
+        return SocketServer(path, build, _ADVICE)
 
     def _sweep(self) -> None:
         """Remove what instances with other names left when they were killed."""

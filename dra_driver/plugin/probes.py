@@ -6,8 +6,8 @@ from typing import Final
 import grpc
 
 from dra_driver.model.errors import SettingInvalid
-from dra_driver.plugin.methods import Service, service, unary
 from dra_driver.rpc import health_check_pb2 as pb
+from dra_driver.serving import Service, service, unary
 from dra_driver.telemetry import logger
 from dra_driver.telemetry.http_server import Reasons
 

@@ -9,8 +9,8 @@ from typing import Final
 
 import grpc
 
-from dra_driver.plugin.methods import Service, service, unary
 from dra_driver.rpc import registration_v1_pb2 as pb
+from dra_driver.serving import Service, service, unary
 from dra_driver.telemetry import Metrics, logger
 
 _log = logger(__name__)

@@ -10,7 +10,7 @@ import pytest
 
 from dra_driver.config import Settings
 from dra_driver.model.errors import StorageFailed
-from dra_driver.plugin.sockets import sweep_dead_sockets
+from dra_driver.serving import sweep_dead_sockets
 from dra_driver.simulator.kubelet import Kubelet
 from dra_driver.simulator.kubelet_plugin import PluginConnection, introduce, notify
 from tests.support.kubelet import DRIVER, PluginSide, claim, eventually

@@ -1,4 +1,4 @@
-"""Unix sockets by which the kubelet reaches this plugin.
+"""Unix sockets by which others on the node reach this process.
 
 A socket is bound under a hidden name, made private, and renamed when it already listens. So its
 name never leads to a socket that does not answer or that others may use, and grpcio, which removes
@@ -34,17 +34,21 @@ _HIDDEN: Final = re.compile(r"\.[0-9a-f]{6}")
 class SocketServer:
     """A gRPC server on a unix socket that belongs to this process alone."""
 
-    def __init__(self, path: Path, build: Callable[[], grpc.Server]) -> None:
-        """Serve `path` by what `build` makes: a server that has its services but no address."""
+    def __init__(self, path: Path, build: Callable[[], grpc.Server], advice: str = "") -> None:
+        """Serve `path` by what `build` makes: a server that has its services but no address.
+
+        `advice` says what else to do than to end another process that serves the path.
+        """
         self.path = path
         self._build = build
+        self._advice = advice
         self._server: grpc.Server | None = None
         self._identity: tuple[int, int, int] | None = None
 
     def start(self) -> None:
         """Listen and serve. Raises StorageFailed that names the path."""
         ensure_folder(self.path.parent, _FOLDER_MODE)
-        remove_dead_socket(self.path)
+        remove_dead_socket(self.path, self._advice)
         server = self._build()
         hidden = self.path.with_name(f".{secrets.token_hex(3)}")
         try:
@@ -95,7 +99,7 @@ class SocketServer:
         return self._server.stop(grace)
 
 
-def remove_dead_socket(path: Path) -> None:
+def remove_dead_socket(path: Path, advice: str = "") -> None:
     """Make way for a socket of ours; raises StorageFailed when something else is in the way."""
     try:
         mode = path.lstat().st_mode
@@ -104,10 +108,7 @@ def remove_dead_socket(path: Path) -> None:
     if not stat.S_ISSOCK(mode):
         raise StorageFailed(f"{path} is in the way: it is not a socket; remove it")
     if not _is_dead(path):
-        raise StorageFailed(
-            f"another process answers on {path}: stop it first, or give each instance of this "
-            "driver its own --pod-uid"
-        )
+        raise StorageFailed(f"another process answers on {path}: stop it first{advice}")
     with suppress(FileNotFoundError):
         path.unlink()
     _log.info("removed the socket of a process that is gone", path=path)
