@@ -79,4 +79,4 @@ lock: build/.venv ## Resolve the dependencies anew and lock them with hashes
 	@for set in run dev; do \
 	  group=; [ $$set = dev ] && group="--group dev"; \
 	  $(BIN)/uv pip compile -q --universal --generate-hashes --no-annotate --no-header --python-version 3.11 \
-	    --extra cli $$group pyproject.toml -o requirements/$$set.txt; done
+	    --extra cli --extra webhook $$group pyproject.toml -o requirements/$$set.txt; done
