@@ -25,7 +25,7 @@ from typing import TypeVar
 from dra_driver.cdi import ClaimSpecs
 from dra_driver.claims.effects import CdiEffect, CdiTraces, Effect, GpuEffects, as_cdi_device
 from dra_driver.claims.hardware import Hardware
-from dra_driver.claims.resolve import locate, missing_devices, plan, stands
+from dra_driver.claims.resolve import locate, missing_devices, plan, stands, with_pods
 from dra_driver.claims.status import StatusQueue, claim_status
 from dra_driver.claims.steps import Steps
 from dra_driver.config import Settings
@@ -190,7 +190,8 @@ class Engine:
         if record is None and not claim.devices:
             return PreparedClaim(ref, ())  # all of its devices are other drivers'
         with self._step("prepare", "resolve"):
-            wanted = self._located(record, for_new_pod=True) if record else self._plan(claim)
+            found = self._located(record, for_new_pod=True) if record else self._plan(claim)
+            wanted = with_pods(found, claim)
         if record is None:
             with self._step("prepare", "reserve"):
                 self._reserve(wanted)

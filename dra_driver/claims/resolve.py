@@ -11,9 +11,12 @@ from dra_driver.model import (
     Gpu,
     HealthState,
     Inventory,
+    MemoryLimitLevel,
     Partition,
     PublishedDevice,
+    Quantity,
     ResourceClaim,
+    SharesMode,
     Strategy,
     gpu_device_name,
 )
@@ -192,10 +195,30 @@ def _record(
         ci_profile_id=partition.profile.ci_profile_id if partition else None,
         gi_id=partition.gi_id if partition else None,
         ci_id=partition.ci_id if partition else None,
+        memory_limit=_memory_limit(allocated, found),
         sharing=stored_form(sharing.settings) if sharing else None,
         made=found.is_made,
         may_reset=found.is_made and found.gpu.policy.allow_reset,
     )
+
+
+def _memory_limit(allocated: AllocatedDevice, found: PublishedDevice) -> int | None:
+    """Bytes to which a share by memory is to be limited on the cgroups of its Pods."""
+    by_memory = found.gpu.policy.shares.mode is SharesMode.MEMORY
+    consumed = allocated.consumed_capacity.get("memory")
+    if not by_memory or consumed is None or found.gpu.memory_limit is not MemoryLimitLevel.CGROUP:
+        return None
+    if allocated.admin_access or found.slot is not None:
+        return None
+    return int(Quantity.parse(consumed))
+
+
+def with_pods(record: ClaimRecord, claim: ResourceClaim) -> ClaimRecord:
+    """Record that names the Pods whose memory is limited; without limits nobody asks for them."""
+    limited = any(device.memory_limit is not None for device in record.devices)
+    if not limited or not claim.pods:
+        return record
+    return record.model_copy(update={"pods": claim.pods})
 
 
 def _present(inventory: Inventory) -> str:

@@ -9,6 +9,8 @@ from pathlib import Path
 _CAPABILITY_MINOR = re.compile(r"^DeviceFileMinor:\s*(\d+)\s*$", re.MULTILINE)
 _PCIE_ROOT = re.compile(r"pci[0-9a-f]{4}:[0-9a-f]{2}")
 _MAX_LINKS = 40
+_POD_UID = re.compile(r"[0-9A-Za-z-]{1,64}")
+_CGROUP_LEVELS = 4  # kubelet's own root, kubepods, quality of service, Pod
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,22 @@ class HostRoot:
             if number.isdigit() and name:
                 majors[name] = int(number)
         return majors
+
+    def unified_cgroups(self) -> Path | None:
+        """Folder of the cgroups of version 2, None where the host has others."""
+        root = self.path / "sys/fs/cgroup"
+        return root if (root / "cgroup.controllers").exists() else None
+
+    def pod_cgroup(self, pod_uid: str) -> Path | None:
+        """Cgroup of a Pod of the kubelet (kubelet/cm, with systemd or without), None: it is gone.
+
+        Its name holds the UID, below folders of the kubelet whose names depend on its settings.
+        """
+        root = self.unified_cgroups()
+        if root is None or not _POD_UID.fullmatch(pod_uid):
+            return None
+        names = {f"pod{pod_uid}", f"-pod{pod_uid.replace('-', '_')}.slice"}
+        return _find_cgroup(root, tuple(names), _CGROUP_LEVELS)
 
     def gpu_instance_minor(self, gpu_minor: int, gi_id: int) -> int | None:
         """N of `/dev/nvidia-caps/nvidia-capN` that opens a GPU instance, None when it has none."""
@@ -139,3 +157,21 @@ def inside(root: Path, path: str | Path) -> Path | None:
             return None
         done.append(part)
     return root.joinpath(*done)
+
+
+def _find_cgroup(folder: Path, endings: tuple[str, ...], levels: int) -> Path | None:
+    """First folder whose name ends so; below `folder` only where the kubelet keeps Pods."""
+    try:
+        below = [entry for entry in os.scandir(folder) if entry.is_dir(follow_symlinks=False)]
+    except OSError:
+        return None
+    for entry in below:
+        if entry.name.endswith(endings):
+            return Path(entry.path)
+    if levels > 1:
+        for entry in below:
+            if "kube" in entry.name or entry.name in ("burstable", "besteffort"):
+                found = _find_cgroup(Path(entry.path), endings, levels - 1)
+                if found is not None:
+                    return found
+    return None

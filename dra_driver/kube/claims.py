@@ -32,7 +32,7 @@ def claim_from_json(obj: Mapping[str, Any], driver: str, pool: str) -> ResourceC
         if _text(ref, entry, "driver", path) == driver and _text(ref, entry, "pool", path) == pool
     )
     configs = tuple(_configs(ref, devices, driver, results))
-    return ResourceClaim(ref, results, configs)
+    return ResourceClaim(ref, results, configs, tuple(_pods(ref, status)))
 
 
 def claim_ref(obj: Mapping[str, Any]) -> ClaimRef:
@@ -94,6 +94,13 @@ def _configs(
                 f"claim {ref}: {path}.opaque.parameters must be an object with apiVersion and kind"
             )
         yield DeviceConfig(tuple(requests), str(entry.get("source", "")), parameters)
+
+
+def _pods(ref: ClaimRef, status: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the UIDs of the Pods for which the claim is reserved."""
+    for entry, path in _list(ref, status, "reservedFor", "status.reservedFor"):
+        if entry.get("resource") == "pods" and not entry.get("apiGroup"):
+            yield _text(ref, entry, "uid", path)
 
 
 def _concerns(requests: list[str], results: tuple[AllocatedDevice, ...]) -> bool:

@@ -5,10 +5,10 @@ from functools import partial
 from dra_driver.config import Settings
 from dra_driver.host import HostRoot
 from dra_driver.mig import partition
-from dra_driver.mig.jobs import GpuJobs, Gpus
 from dra_driver.model import DriverError
 from dra_driver.model.errors import DriverNotReady
 from dra_driver.nvml import GpuAbsent, GpuLost
+from dra_driver.nvml.jobs import GpuJobs, Gpus
 from dra_driver.state import ClaimRecord, DeviceRecord
 from dra_driver.telemetry import logger
 

@@ -10,9 +10,9 @@ from functools import partial
 from dra_driver.config import Settings
 from dra_driver.host import HostProcess
 from dra_driver.mig import partition
-from dra_driver.mig.jobs import GpuJobs, Gpus
 from dra_driver.model import Placement
 from dra_driver.nvml import MigGpu
+from dra_driver.nvml.jobs import GpuJobs, Gpus
 from dra_driver.state import DeviceRecord
 
 

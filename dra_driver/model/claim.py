@@ -52,6 +52,7 @@ class ResourceClaim:
     ref: ClaimRef
     devices: tuple[AllocatedDevice, ...]
     configs: tuple[DeviceConfig, ...] = ()
+    pods: tuple[str, ...] = ()  # UIDs of the Pods that may use it
 
 
 @dataclass(frozen=True, slots=True)

@@ -124,6 +124,7 @@ class Gpu:
     health: Health = field(default_factory=Health)
     policy: GpuPolicy = field(default_factory=GpuPolicy)
     foreign: tuple[Partition, ...] = ()  # those of `partitions` that no claim is known to hold
+    memory_limit: MemoryLimitLevel = MemoryLimitLevel.NONE  # how hard limits of shares hold here
     held_back: str = ""  # why no new claim may have it or a part of it now; empty: it may
     memory_limit: MemoryLimitLevel = MemoryLimitLevel.NONE  # how hard limits hold on the whole GPU
 

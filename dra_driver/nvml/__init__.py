@@ -10,6 +10,7 @@ shows it, on top of `writes`. Between the looks `event_service` listens for `eve
 from dra_driver.nvml.discovery import Discovery, Look
 from dra_driver.nvml.errors import GpuAbsent, GpuLost
 from dra_driver.nvml.events import EventKind, HardwareEvent
+from dra_driver.nvml.jobs import GpuJobs, Gpus
 from dra_driver.nvml.library import find_library
 from dra_driver.nvml.mig_gpu import ComputeInstance, GpuInstance, MigGpu
 
@@ -19,7 +20,9 @@ __all__ = [
     "EventKind",
     "GpuAbsent",
     "GpuInstance",
+    "GpuJobs",
     "GpuLost",
+    "Gpus",
     "HardwareEvent",
     "Look",
     "MigGpu",

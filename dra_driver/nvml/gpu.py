@@ -8,7 +8,7 @@ from typing import Final, TypeVar
 import pynvml
 
 from dra_driver.host import HostRoot
-from dra_driver.model import Gpu, Health, MemoryType, Problem
+from dra_driver.model import Gpu, Health, MemoryLimitLevel, MemoryType, Problem
 from dra_driver.nvml import reads
 from dra_driver.nvml.calls import Handle
 from dra_driver.nvml.condition import condition
@@ -80,6 +80,7 @@ def read_gpu(index: int, host: HostRoot, known: Mapping[str, Gpu], slots: SlotCa
     gpu = _with_facts(device, Gpu(uuid, minor, ""), known.get(uuid), notes)
     gpu = _with_place(device, gpu, known.get(uuid), host, notes)
     gpu = _with_partitions(device, gpu, known.get(uuid), notes, slots)
+    gpu = _with_limits(device, gpu, host, notes)
     before = known[uuid].health if uuid in known else Health()
     return Reading(replace(gpu, health=condition(device, before, notes)), notes.problems)
 
@@ -160,6 +161,19 @@ def _with_partitions(
         partitions=reader.read() if enabled else (),
         slots=slots.of(device, gpu, known, notes),
     )
+
+
+def _with_limits(device: Handle, gpu: Gpu, host: HostRoot, notes: Notes) -> Gpu:
+    """Find out whether the GPU driver limits what a cgroup may allocate on the GPU."""
+    root = host.unified_cgroups()
+    if root is None or gpu.mig_enabled:
+        return gpu
+    try:
+        reads.memory_limit(device, str(root))
+    except CallFailed as failure:
+        notes.failed(failure, "memory of shares is not limited by cgroup")
+        return gpu
+    return replace(gpu, memory_limit=MemoryLimitLevel.CGROUP)
 
 
 def _memory(device: Handle) -> tuple[int | None, MemoryType]:

@@ -166,6 +166,16 @@ class MigGpu:
             "MIG device; check /dev/nvidia-caps and that the plugin is privileged"
         )
 
+    def limit_memory(self, cgroup: str, limit: int | None) -> None:
+        """Let a cgroup's processes together allocate so many bytes on the GPU; None: no limit."""
+        with self._explaining():
+            writes.set_memory_limit(self._device, cgroup, limit)
+
+    def memory_limit(self, cgroup: str) -> int | None:
+        """Bytes that a cgroup's processes may allocate on the GPU; None: no limit is set."""
+        with self._explaining():
+            return reads.memory_limit(self._device, cgroup)
+
     def profile_name(self, profile_id: int) -> str:
         """Name of a GPU-instance profile, as `1g.10gb`; its number where NVML does not know it."""
         with suppress(CallFailed):

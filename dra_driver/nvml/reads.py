@@ -11,6 +11,7 @@ from dra_driver.nvml.calls import Handle, ask, fill
 from dra_driver.nvml.errors import CallFailed
 
 _MAX_PROFILES: Final = 64  # far above the 18 and 9 of today; each list ends by INVALID_ARGUMENT
+NO_LIMIT: Final = 0xFFFFFFFFFFFFFFFF  # NVML_DEVICE_MEMORY_LIMIT_MAX
 _NO_INSTANCE: Final = 0xFFFFFFFF  # nvml.h, nvmlProcessInfo_t: not on a GPU instance
 
 
@@ -90,6 +91,19 @@ def pci(device: Handle) -> tuple[str, int]:
 def addressing_mode(device: Handle) -> int:
     """How the GPU reaches host memory, as NVML_DEVICE_ADDRESSING_MODE_…."""
     return int(ask(pynvml.nvmlDeviceGetAddressingMode, device))
+
+
+def memory_limit(device: Handle, cgroup: str) -> int | None:
+    """Bytes that the processes of a cgroup may allocate on a GPU; None: no limit is set."""
+    found = pynvml.c_nvmlGetMemoryLimits_v1_t(cgroup.encode(), 0, 0, 0)
+    try:
+        ask(pynvml.nvmlDeviceGetMemoryLimits_v1, device, found)
+    except CallFailed as failure:
+        if failure.nowhere:
+            return None
+        raise
+    hard = int(found.hardLimit)
+    return None if hard == NO_LIMIT else hard
 
 
 def fields(device: Handle, *numbers: int) -> dict[int, int]:

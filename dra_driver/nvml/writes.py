@@ -6,6 +6,7 @@ import pynvml
 
 from dra_driver.model import Placement
 from dra_driver.nvml.calls import Handle, ask
+from dra_driver.nvml.reads import NO_LIMIT
 
 
 def set_mig_mode(device: Handle, *, on: bool) -> int:
@@ -14,6 +15,16 @@ def set_mig_mode(device: Handle, *, on: bool) -> int:
     Where the activation failed, the mode is pending. Minor numbers may change.
     """
     return int(ask(pynvml.nvmlDeviceSetMigMode, device, int(on)))
+
+
+def set_memory_limit(device: Handle, cgroup: str, limit: int | None) -> None:
+    """Let all processes of a cgroup together allocate so many bytes on a GPU; None: no limit.
+
+    `cgroup` is the path of its folder as this process sees it (nvml.h, nvmlDeviceSetMemoryLimits).
+    """
+    hard = NO_LIMIT if limit is None else limit
+    wanted = pynvml.c_nvmlSetMemoryLimits_v1_t(cgroup.encode(), 0, hard)
+    ask(pynvml.nvmlDeviceSetMemoryLimits_v1, device, wanted)
 
 
 def create_gpu_instance(device: Handle, profile_id: int, place: Placement) -> Handle:

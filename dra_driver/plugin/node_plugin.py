@@ -52,7 +52,8 @@ class NodePlugin:
             self._kube,
             self._hardware,
             GpuEffects(
-                MigEffect(self._hardware, settings), SharingEffect(settings, self._holdings)
+                MigEffect(self._hardware, settings),
+                SharingEffect(self._hardware, settings, self._holdings),
             ),
             self._specs,
             self._statuses,

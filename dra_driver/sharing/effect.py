@@ -12,7 +12,9 @@ from typing import Final
 from dra_driver.config import Settings, read_stored
 from dra_driver.host import RangeLock, failpoint
 from dra_driver.model import TimeSlice
-from dra_driver.nvml import GpuAbsent
+from dra_driver.model.errors import TryAgain
+from dra_driver.nvml import GpuAbsent, Gpus
+from dra_driver.sharing.memory_limits import MemoryLimits
 from dra_driver.sharing.time_slices import TimeSliceNotSupported, TimeSlices
 from dra_driver.state import ClaimRecord, DeviceRecord, Holding
 from dra_driver.telemetry import logger
@@ -23,12 +25,15 @@ _log = logger(__name__)
 
 
 class SharingEffect:
-    """Sets time-slices; a claim that says nothing of sharing costs nothing."""
+    """Sets time-slices and memory limits; a claim that needs neither costs nothing."""
 
     name = "sharing"
 
-    def __init__(self, settings: Settings, holdings: Callable[[], Iterable[Holding]]) -> None:
+    def __init__(
+        self, gpus: Gpus, settings: Settings, holdings: Callable[[], Iterable[Holding]]
+    ) -> None:
         """Ask `holdings` who else has a device."""
+        self._limits = MemoryLimits(gpus, settings, holdings)
         self._locks: Path = settings.data_folder / "gpus.lock"
         self._slices = TimeSlices(settings)
         self._holdings = holdings
@@ -40,10 +45,12 @@ class SharingEffect:
                 failpoint("before-time-slice")
                 self._set(device, interval)
                 failpoint("after-time-slice")
+        self._limits.apply(record)
         return record
 
     def undo(self, record: ClaimRecord) -> None:
         """Put back what no other claim needs; a GPU that is gone needs nothing."""
+        self._limits.undo(record)
         for device, interval in _sliced(record):
             if interval is TimeSlice.DEFAULT:
                 continue
@@ -61,6 +68,9 @@ class SharingEffect:
 
     def assert_again(self, records: Iterable[ClaimRecord]) -> None:
         """Set again what live claims want: it is lost when nobody holds a GPU open for a moment."""
+        records = tuple(records)
+        for record in records:
+            self._limit_again(record)
         wanted = {
             device.gpu_uuid: (device, interval)
             for record in records
@@ -71,6 +81,12 @@ class SharingEffect:
             with RangeLock(self._locks, device.gpu_uuid, _LOCK_SECONDS):
                 if any(held.gpu_uuid == device.gpu_uuid for held in self._holdings()):
                     self._set(device, interval)
+
+    def _limit_again(self, record: ClaimRecord) -> None:
+        try:
+            self._limits.apply(record)
+        except TryAgain as error:  # its Pods have just ended, perhaps
+            _log.info("memory limits are not set again", claim=record.ref, err=error)
 
     def _set(self, device: DeviceRecord, interval: TimeSlice) -> None:
         """Set it; a GPU without time-slices has the default one (field report dra #41)."""

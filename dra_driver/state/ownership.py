@@ -27,6 +27,8 @@ class Holding:
     share_id: str | None
     admin_access: bool
     sharing: SharingSettings | None = None
+    memory_limit: int | None = None  # bytes that each of `pods` may have of the device
+    pods: tuple[str, ...] = ()
 
     def conflicts_with(self, other: "Holding") -> bool:
         """Whether both can't be held at once.
@@ -64,6 +66,8 @@ def holdings(record: ClaimRecord) -> list[Holding]:
             share_id=device.share_id,
             admin_access=device.admin_access,
             sharing=read_stored(device.sharing) if device.sharing else None,
+            memory_limit=device.memory_limit,
+            pods=record.pods,
         )
         for device in record.devices
     ]

@@ -47,6 +47,7 @@ class DeviceRecord(BaseModel):
     gi_id: int | None = None
     ci_id: int | None = None
     made: bool = False  # this driver gives the hardware that shape for the claim
+    memory_limit: int | None = None  # bytes that a Pod may use for this share; None: no limit
     sharing: dict[str, Any] | None = None  # settings, in the words of `sharing` of a config
     may_reset: bool = False  # MIG mode may be switched for it where that resets the GPU
     cdi_ids: tuple[str, ...] = ()
@@ -81,6 +82,7 @@ class ClaimRecord(BaseModel):
     boot_id: str = ""
     planned: int = 0  # Unix seconds at which Prepare decided on it; stays when it is made again
     devices: tuple[DeviceRecord, ...] = ()
+    pods: tuple[str, ...] = ()  # UIDs of the Pods that have limits; only with memory limits
 
     @property
     def ref(self) -> ClaimRef:

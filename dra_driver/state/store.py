@@ -141,7 +141,12 @@ class Records:
         The folder is not flushed: a power cut may bring the old phase back, and with it a claim of
         a former boot that Prepare takes back and makes anew.
         """
-        write_durably(self._path(record.uid), encode(record), flush_folder=False)
+        if not record.pods:
+            write_durably(self._path(record.uid), encode(record), flush_folder=False)
+            return
+        with self._node() as index:  # other claims of its Pods are told
+            write_durably(self._path(record.uid), encode(record), flush_folder=False)
+            index.add(record)
 
     def forget(self, uid: str, when_none_left: Callable[[], None]) -> None:
         """Remove the record; if it was the last, call `when_none_left` while none can be added."""

@@ -9,7 +9,7 @@ from typing import Final
 from dra_driver.model import ClaimRef
 from tests.faults.faults import FAULTS, HANGS
 from tests.faults.rows import Row
-from tests.faults.scene import LONG_SLICES, MADE, OTHER, PATIENCE, Scene, is_given_up, reason_of
+from tests.faults.scene import MADE, OTHER, PATIENCE, Scene, is_given_up, reason_of
 
 _FOR_EVER: Final = 1 << 30
 _CALL_SECONDS: Final = 0.5  # after which the kubelet gives a hanging call up
@@ -126,7 +126,7 @@ def _claim(scene: Scene, row: Row, *, partition: bool = True) -> Iterator[ClaimR
     elif row.step == "mig":
         yield scene.new_claim(MADE)
     elif row.step == "sharing":
-        yield scene.new_claim(config=[LONG_SLICES])
+        yield scene.new_share()
     else:
         yield scene.new_claim()
     scene.check_clean()

@@ -108,6 +108,10 @@ def _fails(
     return Fault(words, begin, _nvml_is_well, f"before-{row}", is_harmless)
 
 
+def _limits_fail(row: str) -> Fault:
+    return _fails(row, "nvmlDeviceSetMemoryLimits_v1", "UNKNOWN", "NVML fails", gpu=TARGET)
+
+
 def _slices_fail(row: str, error: str, words: str) -> Fault:
     return _fails(row, "sim_set_timeslice", error, words, gpu=TARGET)
 
@@ -142,6 +146,8 @@ FAULTS: Final[Mapping[str, Fault]] = {
         "prepare:sharing", "NO_PERMISSION", "the GPU driver refuses"
     ),
     "unprepare:sharing": _slices_fail("unprepare:sharing", "UNKNOWN", "the GPU driver fails"),
+    "prepare:sharing/memory-limit": _limits_fail("prepare:sharing"),
+    "unprepare:sharing/clear-memory-limit": _limits_fail("unprepare:sharing"),
     "unprepare:sharing/reset-time-slice": _slices_fail(
         "unprepare:sharing", "NO_PERMISSION", "the GPU driver refuses"
     ),

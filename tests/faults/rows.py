@@ -25,8 +25,8 @@ FILE_PARTS: Final[Mapping[str, tuple[str, ...]]] = {
 # What it does to the hardware, for a claim that needs all of it.
 HARDWARE_PARTS: Final[Mapping[str, tuple[str, ...]]] = {
     "prepare:mig": ("mig-mode", "gpu-instance", "compute-instance"),
-    "prepare:sharing": ("time-slice",),
-    "unprepare:sharing": ("reset-time-slice",),
+    "prepare:sharing": ("time-slice", "memory-limit"),
+    "unprepare:sharing": ("clear-memory-limit", "reset-time-slice"),
     "unprepare:mig": ("remove-compute-instance", "remove-gpu-instance", "mig-mode"),
 }
 _PARTS: Final = {**FILE_PARTS, **HARDWARE_PARTS}
@@ -38,6 +38,8 @@ _WORDS: Final = {
     "remove-gpu-instance": "remove the GPU instance",
     "time-slice": "set the time-slice",
     "reset-time-slice": "put the time-slice back",
+    "memory-limit": "limit the Pod's memory",
+    "clear-memory-limit": "take the limit away",
     "write": "write and flush the new record",
     "rename": "rename it into place",
     "replace": "replace the common file",

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from dra_driver.model import ClaimRef
 from dra_driver.simulator.device_nodes import NodeKind
@@ -24,16 +25,22 @@ _RETRY = "--prepare-retry=1s"
 _REASON = re.compile(r"ResourceClaim \S+: ([A-Za-z]+): \S")
 _SPEC = NodeSpec.model_validate(
     # Ampere: it keeps its MIG mode over a reboot.
-    {"gpus": [{"model": "h100-80gb", "count": 4}, {"model": "a100-80gb", "migMode": True}]}
+    {
+        "driverVersion": "615.10.05",  # limits memory
+        "gpus": [{"model": "h100-80gb", "count": 4}, {"model": "a100-80gb", "migMode": True}],
+    }
 )
 TARGET, BYSTANDER, OTHER, DYNAMIC, MIG = range(5)  # GPUs by minor
 _CONFIG = f"""\
 apiVersion: config.gpu-dra-driver.dev/v1alpha1
 kind: NodeConfig
 rules:
+- match: {{index: [{TARGET}]}}
+  shares: {{by: memory}}
 - match: {{index: [{DYNAMIC}]}}
   partitioning: {{mode: Dynamic}}
 """
+POD = "5d5ba0d6-d33d-4b2c-924d-9e3d8d2b8a77"
 LONG_SLICES = {
     "apiVersion": "resource.nvidia.com/v1beta1",
     "kind": "GpuConfig",
@@ -52,6 +59,9 @@ class Scene:
         self.node = SimulatedNode.create(
             self.folder / "node", _SPEC, device_nodes=NodeKind.PLAIN, seed="matrix"
         )
+        cgroups = self.node.root / "sys/fs/cgroup"
+        (cgroups / "kubepods" / f"pod{POD}").mkdir(parents=True)
+        (cgroups / "cgroup.controllers").write_text("memory\n")
         self.bed = NodeBed(self.node, self.folder)
         self._order = self.folder / "failpoint"
         self._config = self.folder / "node.yaml"
@@ -83,11 +93,22 @@ class Scene:
 
     # What the kubelet and the scheduler do
 
-    def new_claim(self, *devices: str, config: Sequence[dict[str, Any]] = ()) -> ClaimRef:
+    def new_claim(
+        self, *devices: str | dict[str, Any], config: Sequence[dict[str, Any]] = ()
+    ) -> ClaimRef:
         """Allocate a claim, by default on the target GPU."""
         self._number += 1
         wanted = devices or (f"gpu-{TARGET}",)
         return self.bed.claim(f"claim-{self._number}", *wanted, config=config)
+
+    def new_share(self) -> ClaimRef:
+        """Allocate a part of the target GPU's memory to a claim of a Pod, with long time-slices."""
+        share = {"shareID": str(uuid4()), "consumedCapacity": {"memory": "10Gi"}}
+        ref = self.new_claim({"device": f"gpu-{TARGET}", **share}, config=[LONG_SLICES])
+        claim = self.bed.api.objects.get("resourceclaims", ref.name, ref.namespace)
+        claim["status"]["reservedFor"] = [{"resource": "pods", "name": "pod", "uid": POD}]
+        self.bed.api.objects.replace("resourceclaims", claim, part="status")
+        return ref
 
     def prepare(self, ref: ClaimRef, timeout: float = 45.0) -> tuple[Device, ...]:
         """Prepare as the kubelet does, and look at the files that containers would get."""

@@ -5,7 +5,7 @@ from typing import Final, Protocol, TypeVar
 
 from dra_driver.config import Settings
 from dra_driver.host import RangeLock
-from dra_driver.nvml import MigGpu
+from dra_driver.nvml.mig_gpu import MigGpu
 
 T = TypeVar("T")
 
