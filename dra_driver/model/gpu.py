@@ -126,7 +126,6 @@ class Gpu:
     foreign: tuple[Partition, ...] = ()  # those of `partitions` that no claim is known to hold
     memory_limit: MemoryLimitLevel = MemoryLimitLevel.NONE  # how hard limits of shares hold here
     held_back: str = ""  # why no new claim may have it or a part of it now; empty: it may
-    memory_limit: MemoryLimitLevel = MemoryLimitLevel.NONE  # how hard limits hold on the whole GPU
 
     @property
     def switches_mig(self) -> bool:
