@@ -131,7 +131,7 @@ class LayoutChange:
             self._effect.switch(_device(gpu, None), on=work.mig_enabled)
         for slot in work.make:
             self._effect.make(_device(gpu, slot))
-        if not target.layout:
+        if target.mig_enabled is None:
             try:
                 self._effect.leave_mig_mode(_device(gpu, None))
             except DriverError as error:

@@ -95,6 +95,7 @@ class Layouts:
         self._troubles: dict[str, _Trouble] = {}
         self._done: dict[str, Target | None] = {}  # by GPU: what was made and not seen yet
         self._held_since: dict[str, float] = {}  # by GPU: monotonic seconds
+        self._pause = _POLL_SECONDS
         self._is_busy = False  # something waits
         self._led = False
         self._said = ""
@@ -135,8 +136,9 @@ class Layouts:
 
     def _run(self) -> None:
         while not self._stopping.is_set():
-            is_poked = self._wake.wait(_POLL_SECONDS)
+            is_poked = self._wake.wait(self._pause)
             self._wake.clear()
+            self._pause = _POLL_SECONDS
             try:
                 with operation():
                     self._look_after(is_poked=is_poked)
@@ -209,7 +211,9 @@ class Layouts:
             trouble = None
         if trouble is not None and time.monotonic() < trouble.until:
             return _in_trouble(case, trouble)
-        may_begin = is_urgent or target is None or self._is_kept_free(case)
+        rest = 0.0 if is_urgent or target is None else self._not_free_for(case)
+        may_begin = rest <= 0
+        self._pause = self._pause if may_begin else min(self._pause, rest)
         try:
             make = self._made if may_begin else self._change.obstacles
             obstacles = make(case.gpu, target)
@@ -232,16 +236,16 @@ class Layouts:
         with suppress(DriverError):
             self._hardware.look(_LOOK_SECONDS)
 
-    def _is_kept_free(self, case: Case) -> bool:
-        """Whether claims that were allocated before the GPU was held back have come by now.
+    def _not_free_for(self, case: Case) -> float:
+        """Seconds until claims that were allocated before the GPU was held back have come.
 
         One that comes later finds its device gone, and somebody has to delete it. Those that have
         lost their partitions are not kept waiting, nor is a change that was begun.
         """
         since = self._held_since.get(case.gpu.uuid)
         if since is None:  # not even held back yet, unless it has failed for good before
-            return case.gpu.uuid in self._troubles
-        return case.is_begun or time.monotonic() - since >= _SETTLE_SECONDS
+            return 0.0 if case.gpu.uuid in self._troubles else _SETTLE_SECONDS
+        return 0.0 if case.is_begun else since + _SETTLE_SECONDS - time.monotonic()
 
     def _made(self, gpu: Gpu, target: Target | None) -> Obstacles | None:
         """Make the change; raises HardwareBusy when it was made and does not show."""

@@ -3,6 +3,7 @@
 import pytest
 
 from dra_driver.simulator.kubelet_plugin import CallFailed
+from dra_driver.state import LayoutNote, LayoutNotes, NotedSlot
 from tests.support.kubelet import DRIVER, eventually
 from tests.support.layouts import BALANCED, CONFIG, HALVES, LayoutBed, MakeLayoutBed
 
@@ -27,22 +28,31 @@ POINTS = (
 )
 
 
+def halves(make: MakeLayoutBed, *, gpus: int = 1) -> LayoutBed:
+    """Make a node on whose GPUs the plugin has made two halves before."""
+    bed = make(*[{"partitions": [{"profile": "3g.40gb"}, {"profile": "3g.40gb"}]}] * gpus)
+    notes = LayoutNotes(bed.bed.data_folder)
+    for gpu in bed.bed.node.show()["gpus"]:
+        slots = tuple(
+            NotedSlot(profile="3g.40gb", gi_profile_id=9, placement=(each["start"], 4), made=True)
+            for each in gpu["instances"]
+        )
+        notes.write(LayoutNote(gpu_uuid=gpu["uuid"], layout="halves", finished=True, slots=slots))
+    assert bed.partitions() == HALVES
+    return bed
+
+
 def killed_at(bed: LayoutBed, point: str) -> None:
-    """Apply halves, ask for a balanced layout, and let the plugin die on the way."""
-    order = bed.bed.folder / "failpoint"
-    bed.configure("halves")
-    plugin = bed.serve(DRA_DRIVER_FAILPOINT=f"@{order}")
-    bed.becomes(HALVES)
-    eventually(lambda: bed.metric("waiting") == 0, "it is done")
-    order.write_text(point)
+    """Ask for a balanced layout, and let the plugin die on the way."""
     bed.configure("all-balanced")
+    plugin = bed.serve(DRA_DRIVER_FAILPOINT=point)
     eventually(lambda: not plugin.running, f"it is killed at {point}")
     assert plugin.wait() == -9
 
 
 @pytest.mark.parametrize("point", POINTS)
 def test_a_killed_change_is_gone_on_with(layout_bed: MakeLayoutBed, point: str) -> None:
-    bed = layout_bed({})
+    bed = halves(layout_bed)
     killed_at(bed, point)
     bed.serve()
     bed.becomes(BALANCED)
@@ -58,7 +68,7 @@ def test_a_killed_change_is_gone_on_with(layout_bed: MakeLayoutBed, point: str) 
 def test_what_a_killed_change_has_begun_goes_if_it_is_not_wanted_any_more(
     layout_bed: MakeLayoutBed, point: str
 ) -> None:
-    bed = layout_bed({})
+    bed = halves(layout_bed)
     killed_at(bed, point)
     begun = "note" in point or "change" in point
     bed.configure("", EXISTING)
@@ -74,7 +84,7 @@ def test_what_a_killed_change_has_begun_goes_if_it_is_not_wanted_any_more(
 
 
 def test_a_damaged_reservation_keeps_nothing_from_claims(layout_bed: MakeLayoutBed) -> None:
-    bed = layout_bed({}, {})
+    bed = halves(layout_bed, gpus=2)
     killed_at(bed, "after-layout:reserve")
     (file,) = (bed.bed.data_folder / "claims").glob("layout-*.json")
     file.write_text("rubbish")
