@@ -41,6 +41,7 @@ _COMMANDS: Final = {
     "serve": _Command("dra_driver.cli.serve:serve", "Run the node plugin."),
     "simulate": _Command("dra_driver.cli.simulate:simulate", "Make and change a simulated node."),
     "version": _Command("dra_driver.cli.version:version", "Print the version."),
+    "webhook": _Command("dra_driver.cli.webhook:webhook", "Run the admission webhook."),
 }
 
 

@@ -9,11 +9,10 @@ certificate files.
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import yaml
 
-from dra_driver.config import Settings
 from dra_driver.kube.library import load
 from dra_driver.model.errors import SettingInvalid
 
@@ -29,8 +28,16 @@ _PLAIN_CLUSTER: Final = frozenset(
 _PLAIN_USER: Final = frozenset(("token", "tokenFile", "client-certificate", "client-key"))
 
 
+class Reached(Protocol):
+    """Settings of a program that talks to the API server."""
+
+    @property
+    def kubeconfig(self) -> Path | None:
+        """File that says how; None: the Pod's service account."""
+
+
 def configure(
-    settings: Settings,
+    settings: Reached,
     environment: Mapping[str, str] = os.environ,
     account: Path = SERVICE_ACCOUNT,
 ) -> "Configuration":

@@ -5,7 +5,7 @@ label holds a claim, Pod or UUID: label sets are closed.
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final, Literal
@@ -204,15 +204,17 @@ class _Followed(Collector):
 
 
 class Metrics:
-    """The catalogue's metrics in a registry of their own."""
+    """A catalogue's metrics in a registry of their own."""
 
-    def __init__(self) -> None:
+    def __init__(self, catalogue: Sequence[Metric] = CATALOGUE) -> None:
+        """Declare them; the node plugin's unless told otherwise."""
+        self._catalogue = catalogue
         self.registry = CollectorRegistry()
         self._counters: dict[str, Counter] = {}
         self._gauges: dict[str, Gauge] = {}
         self._histograms: dict[str, Histogram] = {}
         self._updates: list[Callable[[], None]] = []
-        for metric in CATALOGUE:
+        for metric in catalogue:
             self._declare(metric)
 
     def count(self, name: str, amount: float = 1.0, **labels: str) -> None:
@@ -237,7 +239,7 @@ class Metrics:
 
     def follow(self, name: str, read: Callable[[], float]) -> None:
         """Let a counter without labels show what `read` gives, instead of counting by itself."""
-        metric = next(metric for metric in CATALOGUE if metric.name == name)
+        metric = next(metric for metric in self._catalogue if metric.name == name)
         self.registry.unregister(self._counters.pop(name))
         self.registry.register(_Followed(metric, read))
 

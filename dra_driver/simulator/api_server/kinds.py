@@ -69,6 +69,7 @@ RESOURCES: Final[Mapping[str, Resource]] = {
     for resource in (
         Resource("", "namespaces", "Namespace", namespaced=False),
         Resource("", "nodes", "Node", namespaced=False),
+        Resource("", "secrets", "Secret"),
         Resource("", "pods", "Pod", selectable=frozenset(("spec.nodeName", "status.phase"))),
         Resource("", "events", "Event", selectable=_ABOUT | {"reason", "type"}),
         Resource(
@@ -81,6 +82,12 @@ RESOURCES: Final[Mapping[str, Resource]] = {
         Resource(_DRA, "deviceclasses", "DeviceClass", namespaced=False),
         Resource(_DRA, "resourceclaims", "ResourceClaim"),
         Resource(_DRA, "resourceclaimtemplates", "ResourceClaimTemplate"),
+        Resource(
+            "admissionregistration.k8s.io",
+            "validatingwebhookconfigurations",
+            "ValidatingWebhookConfiguration",
+            namespaced=False,
+        ),
     )
 }
 

@@ -2,7 +2,7 @@
 
 It serves what this driver, its tests and `dra-driver demo` need: ResourceSlices with the rules and
 feature gates of each release from 1.34 on, claims with the rules of their device status, classes,
-nodes, Pods and Events, with resourceVersions, watches, conflicts, preconditions and dry runs. It
+nodes, Pods, Events and what the webhook keeps, with resourceVersions, watches, conflicts, preconditions and dry runs. It
 allocates nothing, authorises everybody unless told otherwise, and proves nothing that only the real
 server can prove.
 
