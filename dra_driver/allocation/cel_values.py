@@ -16,6 +16,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import Message
 
 from dra_driver.allocation.evaluator import cel
+from dra_driver.allocation.quantities import capped
 from dra_driver.model.quantity import Quantity
 
 _PACKAGE = "kubernetes"
@@ -86,7 +87,7 @@ def _comparing(judge: Callable[[int], int]) -> Callable[[Message, Message], int]
 
 
 def _quantity(text: str) -> Message:
-    return quantity_value(Quantity.parse(text))
+    return quantity_value(capped(text))
 
 
 def _amount(value: Message) -> Decimal:

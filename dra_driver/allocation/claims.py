@@ -5,16 +5,18 @@ are the same thing.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
 from dra_driver.allocation.devices import Taint
 from dra_driver.allocation.fields import Fields, ObjectInvalid
+from dra_driver.allocation.quantities import quantities_of
+from dra_driver.model.quantity import Quantity
 
-# Asked for by newer or alpha API fields that change which devices fit: to leave them out silently
-# would give wrong answers.
-_NOT_EVALUATED = ("capacity", "derivedAttributes")
+# Alpha API fields that change which devices fit: to leave them out silently would give wrong
+# answers.
+_NOT_EVALUATED = ("derivedAttributes",)
 
 
 class Mode(Enum):
@@ -57,6 +59,7 @@ class Alternative:
     count: int
     admin_access: bool
     tolerations: tuple[Toleration, ...]
+    capacity: Mapping[str, Quantity] = field(default_factory=dict)  # how much it wants of each
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +200,7 @@ def _alternative(fields: Fields, name: str) -> Alternative:
             )
             for entry in fields.children("tolerations")
         ),
+        capacity=quantities_of(fields.child("capacity"), "requests"),
     )
 
 

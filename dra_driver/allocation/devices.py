@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dra_driver.allocation.fields import Fields, ObjectInvalid
+from dra_driver.allocation.policies import RequestPolicy
+from dra_driver.allocation.quantities import quantity_of
 from dra_driver.model.quantity import Quantity
 
 
@@ -60,7 +62,8 @@ class Device:
     capacity: Mapping[str, Quantity]
     taints: tuple[Taint, ...] = ()
     local: bool = True  # only the node that publishes it can use it
-    allows_multiple: bool = False
+    allows_multiple: bool = False  # several claims at a time may have it
+    policies: Mapping[str, RequestPolicy] = field(default_factory=dict)  # by capacity
     consumes: Mapping[str, Counters] = field(default_factory=dict)  # by counter set of the pool
 
     def attribute(self, name: str) -> AttributeValue | None:
@@ -121,6 +124,11 @@ def _device(fields: Fields, driver: str, pool: str, *, local: bool) -> Device:
             for taint in fields.children("taints")
         ),
         local=local,
+        policies={
+            name: RequestPolicy.parse(value.child("requestPolicy"))
+            for name, value in fields.entries("capacity")
+            if "requestPolicy" in value
+        },
         allows_multiple=fields.flag("allowMultipleAllocations"),
         consumes={
             use.text("counterSet"): _amounts(use, "counters")
@@ -142,11 +150,4 @@ def _attribute(fields: Fields) -> AttributeValue:
 
 
 def _amounts(fields: Fields, key: str) -> dict[str, Quantity]:
-    return {name: _quantity(value) for name, value in fields.entries(key)}
-
-
-def _quantity(fields: Fields) -> Quantity:
-    try:
-        return Quantity.parse(fields.text("value"))
-    except ValueError as error:
-        raise ObjectInvalid(f"{fields.where}.value: {error}") from error
+    return {name: quantity_of(value, "value") for name, value in fields.entries(key)}

@@ -2,12 +2,13 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
 from dra_driver.allocation.claims import Alternative, Claim, DeviceClass
 from dra_driver.allocation.devices import DeviceId
+from dra_driver.model.quantity import Quantity
 
 
 class Cause(Enum):
@@ -16,6 +17,7 @@ class Cause(Enum):
     TAKEN = "taken"
     CLASS_SELECTOR = "not in the class"
     REQUEST_SELECTOR = "ruled out by the request's selectors"
+    CAPACITY = "short of capacity"
     COUNTER = "short of a shared counter"
     TAINTED = "tainted"
     CONSTRAINT = "against a constraint"
@@ -28,7 +30,8 @@ class Rejection:
 
     device: DeviceId
     cause: Cause
-    detail: str  # which selector, counter, taint, constraint or holder
+    detail: str  # which selector, capacity, counter, taint, constraint or holder
+    capacity: str = ""  # name of the capacity, where that is the cause
 
     def __str__(self) -> str:
         return f"{self.device.device}: {self.detail}"
@@ -47,8 +50,12 @@ class Shortfall:
     def __str__(self) -> str:
         if self.note:
             return f"request {self.request}: {self.note}"
-        counts = Counter(rejection.cause for rejection in self.rejections)
-        reasons = ", ".join(f"{counts[cause]} {cause.value}" for cause in Cause if counts[cause])
+        counts = Counter((each.cause, each.capacity) for each in self.rejections)
+        reasons = ", ".join(
+            f"{counts[cause, name]} {cause.value} {name}".rstrip()
+            for cause in Cause
+            for name in sorted({named for of, named in counts if of is cause})
+        )
         if not reasons:
             reasons = f"no {'other ' if self.found else ''}device is published for this node"
         wanted = "1 device" if self.wanted == 1 else f"{self.wanted or 'all'} devices"
@@ -70,10 +77,12 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """One device given to one request."""
+    """One device, or a share of one, given to one request."""
 
     device: DeviceId
     alternative: Alternative
+    consumed: Mapping[str, Quantity] = field(default_factory=dict)  # of a share, by capacity
+    share_id: str = field(default="", compare=False)  # a UUID; empty: the claim has it alone
 
     def to_json(self) -> dict[str, Any]:
         """Return the entry of `status.allocation.devices.results`."""
@@ -85,6 +94,10 @@ class Grant:
         }
         if self.alternative.admin_access:
             result["adminAccess"] = True
+        if self.share_id:
+            result["shareID"] = self.share_id
+        if self.consumed:
+            result["consumedCapacity"] = {name: str(q) for name, q in self.consumed.items()}
         if self.alternative.tolerations:
             result["tolerations"] = [entry.to_json() for entry in self.alternative.tolerations]
         return result

@@ -10,17 +10,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from time import monotonic
 
+from dra_driver.allocation.capacity import shortage
 from dra_driver.allocation.claims import Alternative, Claim, DeviceClass, Mode
-from dra_driver.allocation.counters import Ledger
-from dra_driver.allocation.devices import Device, DeviceId
+from dra_driver.allocation.devices import Device
+from dra_driver.allocation.in_use import InUse
 from dra_driver.allocation.matching import (
     GiveUp,
     Matcher,
     constraint_objection,
     taint_objection,
 )
-from dra_driver.allocation.outcome import Allocation, Cause, Grant, Refusal, Rejection, Shortfall
+from dra_driver.allocation.outcome import Allocation, Cause, Refusal, Rejection, Shortfall
+from dra_driver.allocation.policies import NotCountable
 from dra_driver.allocation.pools import Pool
+from dra_driver.allocation.stock import Stock
 
 MAX_DEVICES_OF_CLAIM = 32  # AllocationResultsMaxSize of resource.k8s.io/v1
 
@@ -43,21 +46,19 @@ class Search:
         pools: Sequence[Pool],
         classes: Mapping[str, DeviceClass],
         claims: Sequence[Claim],
-        taken: Mapping[DeviceId, str],
+        in_use: InUse,
         deadline: float,
     ) -> None:
-        """Look only; `taken` says who holds what, `deadline` is a time of `monotonic()`."""
+        """Look only; `deadline` is a time of `monotonic()`."""
         self._node = node
         self._pools = pools
         self._classes = classes
         self._claims = claims
-        self._taken = taken
         self._deadline = deadline
         self._matcher = Matcher(classes)
         self._devices = [device for pool in pools for device in pool.devices]
-        self._ledger = Ledger(pools, taken)
+        self._stock = Stock(pools, in_use, claims)
         self._matching: dict[tuple[int, str], list[Device]] = {}  # for requests for all devices
-        self._granted: list[list[tuple[Grant, Device]]] = [[] for _ in claims]
         self._chosen: list[list[Alternative]] = [[] for _ in claims]
         self._furthest = (0, 0)  # claim and request at which the search got stuck
         self._shortfalls: dict[str, Shortfall] = {}
@@ -114,6 +115,7 @@ class Search:
             device
             for device in self._devices
             if self._matcher.judge(claim, alternative, device) is None
+            and not self._shortage(claim, alternative, device, when_free=True)[0]
         ]
 
     def _wanted(self, claim: int, alternative: Alternative) -> int:
@@ -132,7 +134,7 @@ class Search:
             spot = _Spot(claim, request, alternative)
             wanted = self._wanted(claim, alternative)
             self._chosen[claim].append(alternative)
-            if wanted > MAX_DEVICES_OF_CLAIM - len(self._granted[claim]):
+            if wanted > MAX_DEVICES_OF_CLAIM - len(self._stock.granted[claim]):
                 note = f"{wanted} more devices are over the limit of {MAX_DEVICES_OF_CLAIM}"
                 self._note(spot, Shortfall(alternative.name, wanted, 0, (), note))
             elif wanted and self._fill(spot, wanted, 0):
@@ -155,13 +157,10 @@ class Search:
             device = candidates[position]
             objection = self._objection(spot, device)
             if objection is None:
-                grant = Grant(device.id, spot.alternative)
-                self._granted[spot.claim].append((grant, device))
-                self._ledger.take(device)
+                take_back = self._stock.give(spot.claim, spot.alternative, device)
                 if self._fill(spot, left - 1, position + 1):
                     return True
-                self._ledger.give_back(device)
-                self._granted[spot.claim].pop()
+                take_back()
             elif all_of_them and objection.cause is Cause.CONSTRAINT:
                 raise GiveUp(
                     self._claims[spot.claim],
@@ -183,30 +182,42 @@ class Search:
     def _objection(self, spot: _Spot, device: Device) -> Rejection | None:
         """Return the first thing that speaks against the device, in the scheduler's order."""
         claim = self._claims[spot.claim]
-        holder = self._holder(spot, device.id)
+        holder = self._stock.holder(spot.claim, device, admin=spot.alternative.admin_access)
         if holder:
             return Rejection(device.id, Cause.TAKEN, f"taken by {holder}")
         rejection = self._matcher.judge(claim, spot.alternative, device)
         if rejection is not None:
             return rejection
-        if short := self._ledger.shortage(device):
-            return Rejection(device.id, Cause.COUNTER, short)
-        return taint_objection(spot.alternative, device) or constraint_objection(
-            claim.constraints, spot.alternative, device, self._granted[spot.claim]
+        all_of_them = spot.alternative.mode is Mode.ALL  # then capacity is looked at last
+        return (
+            (None if all_of_them else self._capacity_objection(spot, device))
+            or self._counter_objection(device)
+            or taint_objection(spot.alternative, device)
+            or constraint_objection(
+                claim.constraints, spot.alternative, device, self._stock.granted[spot.claim]
+            )
+            or (self._capacity_objection(spot, device) if all_of_them else None)
         )
 
-    def _holder(self, spot: _Spot, device: DeviceId) -> str:
-        """Name who has the device; admin access looks at the claim's own devices only."""
-        admin = spot.alternative.admin_access
-        if not admin and device in self._taken:
-            return f"claim {self._taken[device]}"
-        for index, granted in enumerate(self._granted):
-            if admin and index != spot.claim:
-                continue
-            for grant, _ in granted:
-                if grant.device == device:
-                    return f"claim {self._claims[index]}, request {grant.alternative.name}"
-        return ""
+    def _counter_objection(self, device: Device) -> Rejection | None:
+        short = self._stock.counter_shortage(device)
+        return Rejection(device.id, Cause.COUNTER, short) if short else None
+
+    def _capacity_objection(self, spot: _Spot, device: Device) -> Rejection | None:
+        name, told = self._shortage(self._claims[spot.claim], spot.alternative, device)
+        return Rejection(device.id, Cause.CAPACITY, told, name) if name else None
+
+    def _shortage(
+        self, claim: Claim, alternative: Alternative, device: Device, *, when_free: bool = False
+    ) -> tuple[str, str]:
+        """Name the capacity of which there is too little, now or even when free, and say why."""
+        try:
+            if when_free:
+                return shortage(device, alternative.capacity)
+            return self._stock.capacity_shortage(alternative, device)
+        except NotCountable as error:
+            where = f"request {alternative.name}: device {device.id}"
+            raise GiveUp(claim, f"{where}: {error}") from error
 
     def _note_missing(self, spot: _Spot, left: int) -> None:
         """Remember why `left` devices were not found, if the search never got further."""
@@ -215,7 +226,7 @@ class Search:
         same_place = (spot.claim, spot.request) == self._furthest
         if same_place and known is not None and known.found >= wanted - left:
             return
-        own = {grant.device for grant, _ in self._granted[spot.claim][-(wanted - left) :]}
+        own = {grant.device for grant, _ in self._stock.granted[spot.claim][-(wanted - left) :]}
         if wanted == left:
             own = set()
         rejections = (self._reason(spot, d) for d in self._devices if d.id not in own)
@@ -250,7 +261,7 @@ class Search:
         self._shortfalls[shortfall.request] = shortfall
 
     def _allocation(self, index: int) -> Allocation:
-        granted = self._granted[index]
+        granted = self._stock.granted[index]
         return Allocation(
             claim=self._claims[index],
             grants=tuple(grant for grant, _ in granted),

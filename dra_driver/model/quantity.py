@@ -57,10 +57,11 @@ class Quantity:
             raise ValueError(f"{text!r} is not a quantity such as 10Gi, 500M or 4") from error
 
     def __str__(self) -> str:
-        """Shortest exact binary notation, else plain or milli units."""
+        """Shortest exact binary notation, else plain or milli units, else decimals."""
         whole = int(self.value)
         if whole != self.value:
-            return f"{int(self.value * 1000)}m"
+            milli = self.value * 1000
+            return f"{int(milli)}m" if milli == int(milli) else format(self.value.normalize(), "f")
         for suffix in _BINARY:
             unit = int(_SUFFIXES[suffix])
             if whole and whole % unit == 0:

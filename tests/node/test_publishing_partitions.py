@@ -10,6 +10,7 @@ from dra_driver.allocation import (
     Claim,
     DeviceClass,
     DeviceId,
+    InUse,
     Slice,
     allocate,
 )
@@ -58,7 +59,7 @@ class Scheduler:
             [Slice.parse(obj) for obj in self._bed.slices()],
             self._classes,
             [Claim.parse({"metadata": {"name": name}, "spec": spec})],
-            self._taken,
+            InUse(self._taken),
         )
         if not isinstance(outcome, tuple):
             return None

@@ -7,11 +7,13 @@ from dra_driver.allocation import (
     Claim,
     DeviceClass,
     DeviceId,
+    InUse,
     Refusal,
     Slice,
     allocate,
 )
-from tests.unit.allocation.build import Manifest
+from dra_driver.model import Quantity
+from tests.unit.allocation.build import DRIVER, NODE, Manifest
 
 
 def answer(question: Manifest) -> tuple[Allocation, ...] | Refusal:
@@ -21,7 +23,15 @@ def answer(question: Manifest) -> tuple[Allocation, ...] | Refusal:
         slices=[Slice.parse(manifest) for manifest in question["slices"]],
         classes=[DeviceClass.parse(manifest) for manifest in question["classes"]],
         claims=[Claim.parse(manifest) for manifest in question["claims"]],
-        taken={DeviceId(*names): "other/claim" for names in question["taken"]},
+        in_use=InUse(
+            {DeviceId(*names): "other/claim" for names in question["taken"]},
+            {
+                DeviceId(DRIVER, NODE, name): {
+                    key: Quantity.parse(text) for key, text in used.items()
+                }
+                for name, used in question.get("shared", {}).items()
+            },
+        ),
     )
 
 

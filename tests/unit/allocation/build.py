@@ -62,6 +62,24 @@ def consuming(device: Manifest, name: str, **amounts: str) -> Manifest:
     return device | {"consumesCounters": [*device.get("consumesCounters", ()), use]}
 
 
+def sharing(device: Manifest, **capacity: Manifest) -> Manifest:
+    """Let several claims have a device; `capacity` is what `policy` makes, by name."""
+    return device | {
+        "allowMultipleAllocations": True,
+        "capacity": {**device.get("capacity", {}), **capacity},
+    }
+
+
+def policy(value: str, default: str | None = None, **rest: Any) -> Manifest:
+    """Build a capacity with a request policy: `values`, or `min`, `max` and `step`."""
+    rule: Manifest = {} if default is None else {"default": default}
+    if values := rest.pop("values", None):
+        rule["validValues"] = values
+    if rest:
+        rule["validRange"] = rest
+    return {"value": value, "requestPolicy": rule}
+
+
 def resource_slice(
     name: str,
     devices: Iterable[Manifest],
@@ -115,6 +133,7 @@ def exactly(
     everything: bool = False,
     admin: bool = False,
     tolerations: Iterable[Mapping[str, str]] = (),
+    capacity: Mapping[str, str] | None = None,
 ) -> Manifest:
     """Build what a request or a subrequest says, without its name."""
     body: Manifest = {"deviceClassName": class_name}
@@ -126,6 +145,8 @@ def exactly(
         body["selectors"] = [{"cel": {"expression": text}} for text in selectors]
     if admin:
         body["adminAccess"] = True
+    if capacity is not None:
+        body["capacity"] = {"requests": dict(capacity)}
     if tolerations:
         body["tolerations"] = [dict(toleration) for toleration in tolerations]
     return body
@@ -166,12 +187,17 @@ def question(
     *claims: Manifest,
     classes: list[Manifest] | None = None,
     taken: tuple[str, ...] = (),
+    shared: Mapping[str, Mapping[str, str]] | None = None,
 ) -> Manifest:
-    """Build what the evaluator and the scheduler's own code are asked alike."""
+    """Build what the evaluator and the scheduler's own code are asked alike.
+
+    `shared` says what claims consume of devices of which they have shares.
+    """
     return {
         "node": NODE,
         "slices": slices,
         "classes": CLASSES if classes is None else classes,
         "claims": list(claims),
         "taken": [[DRIVER, NODE, device] for device in taken],
+        **({} if shared is None else {"shared": shared}),
     }

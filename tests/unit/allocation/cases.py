@@ -17,6 +17,7 @@ from tests.unit.allocation.build import (
     resource_slice,
 )
 from tests.unit.allocation.counter_cases import COUNTERS
+from tests.unit.allocation.share_cases import SHARES
 
 _SICK = {"key": "gpu.nvidia.com/xid", "value": "79", "effect": "NoSchedule"}
 _TWO = resource_slice("s0", [gpu("gpu-0"), gpu("gpu-1", "A100", "40Gi", nvlink="a")])
@@ -367,6 +368,7 @@ CASES: dict[str, Manifest] = {
         ("pools", POOLS),
         ("taints", TAINTS),
         ("counters", COUNTERS),
+        ("shares", SHARES),
     )
     for name, asked in questions.items()
 }

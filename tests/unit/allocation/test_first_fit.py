@@ -11,6 +11,7 @@ from dra_driver.allocation import (
     Claim,
     DeviceClass,
     DeviceId,
+    InUse,
     Refusal,
     Slice,
     allocate,
@@ -43,7 +44,7 @@ class Node:
         requests = {f"r{index}": body for index, body in enumerate(bodies)}
         constraints = [{"matchAttribute": f"{DRIVER}/{same}"}] if same else []
         wanted = Claim.parse(claim("c", requests, constraints=constraints))
-        outcome = allocate("node-a", self._slices, CLASSES, [wanted], self.taken)
+        outcome = allocate("node-a", self._slices, CLASSES, [wanted], InUse(self.taken))
         if isinstance(outcome, Refusal):
             assert not outcome.fatal, outcome
             return []

@@ -20,6 +20,7 @@ def _changed(manifest: Any, path: str, value: object) -> Any:
 
 
 CLAIM = claim("c", {"gpu": exactly("gpu")})
+MEMORY = "spec.devices.0.capacity.memory"
 EXACTLY = "spec.devices.requests.0.exactly"
 
 
@@ -36,7 +37,10 @@ EXACTLY = "spec.devices.requests.0.exactly"
         (f"{EXACTLY}.count", 0, ".exactly.count: at least 1 is wanted, found 0"),
         (f"{EXACTLY}.adminAccess", "yes", ".adminAccess: true or false is wanted, found 'yes'"),
         (f"{EXACTLY}.allocationMode", "Some", ".allocationMode: ExactCount or All is wanted"),
-        (f"{EXACTLY}.capacity", {"requests": {}}, ".capacity: not evaluated by this version"),
+        (f"{EXACTLY}.derivedAttributes", {}, ".derivedAttributes: not evaluated by this"),
+        (f"{EXACTLY}.capacity", [], ".capacity: an object is wanted, found a list"),
+        (f"{EXACTLY}.capacity", {"requests": {"m": 1}}, "requests.m: a text is wanted, found 1"),
+        (f"{EXACTLY}.capacity", {"requests": {"m": "x"}}, "requests.m: 'x' is not a quantity"),
         (f"{EXACTLY}.selectors", [{}], ".selectors[0].cel.expression: a text is wanted"),
         ("spec.devices.constraints", [{}], "[0]: matchAttribute or distinctAttribute is wanted"),
         ("spec.devices.config", [{}], ".config[0].opaque: opaque parameters are wanted"),
@@ -58,6 +62,11 @@ def test_a_bad_claim(path: str, value: object, complaint: str) -> None:
         ("spec.devices.0.attributes.type", {"int": "1"}, "[type].int: a whole number is wanted"),
         ("spec.devices.0.capacity.memory", {"value": "much"}, "[memory].value: 'much' is not a"),
         ("spec.devices.0.taints", [{"key": "k"}], ".taints[0].effect: a text is wanted"),
+        (f"{MEMORY}.requestPolicy", [], "[memory].requestPolicy: an object is wanted"),
+        (f"{MEMORY}.requestPolicy", {"default": "x"}, ".requestPolicy.default: 'x' is not a"),
+        (f"{MEMORY}.requestPolicy", {"validValues": ["x"]}, ".validValues[0]: 'x' is not a"),
+        (f"{MEMORY}.requestPolicy", {"validRange": {}}, ".validRange.min: a text is wanted"),
+        (f"{MEMORY}.requestPolicy", {"validRange": {"min": "0", "step": "0"}}, ".step: more than"),
     ],
 )
 def test_a_bad_slice(path: str, value: object, complaint: str) -> None:
@@ -91,7 +100,7 @@ def test_a_template_is_a_claim_under_another_name() -> None:
     assert made.requests == Claim.parse(CLAIM).requests
 
 
-def test_devices_in_use_leave_out_admin_access_and_shares() -> None:
+def test_devices_in_use_leave_out_admin_access_and_add_up_shares() -> None:
     def result(device: str, **more: object) -> dict[str, object]:
         return {"driver": "d", "pool": "p", "device": device, "request": "r", **more}
 
@@ -103,10 +112,25 @@ def test_devices_in_use_leave_out_admin_access_and_shares() -> None:
                     "results": [
                         result("gpu-0"),
                         result("gpu-1", adminAccess=True),
-                        result("gpu-2", shareID="5a3f"),
+                        result("gpu-2", shareID="5a3f", consumedCapacity={"memory": "1Gi"}),
+                        result(
+                            "gpu-2",
+                            shareID="5a40",
+                            consumedCapacity={"memory": "512Mi", "shares": "1"},
+                        ),
+                        result("gpu-3", shareID="5a41"),
+                        result("gpu-2", shareID="5a42", adminAccess=True),
                     ]
                 }
             }
         },
     }
-    assert devices_in_use([CLAIM, held]) == {DeviceId("d", "p", "gpu-0"): "team/held"}
+    in_use = devices_in_use([CLAIM, held])
+    assert in_use.holders == {DeviceId("d", "p", "gpu-0"): "team/held"}
+    assert in_use.shared == {
+        DeviceId("d", "p", "gpu-2"): {
+            "memory": Quantity.parse("1536Mi"),
+            "shares": Quantity.parse("1"),
+        },
+        DeviceId("d", "p", "gpu-3"): {},
+    }

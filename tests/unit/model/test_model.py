@@ -50,6 +50,13 @@ def test_whole_quantities_survive_being_written(amount: int) -> None:
     assert Quantity.parse(str(Quantity.of(amount))) == Quantity.of(amount)
 
 
+@pytest.mark.parametrize(
+    ("text", "written"), [("1500m", "1500m"), ("1u", "0.000001"), ("0.5001", "0.5001")]
+)
+def test_parts_of_a_unit_are_written_exactly(text: str, written: str) -> None:
+    assert str(Quantity.parse(text)) == written
+
+
 def _partition(name: str, start: int, uuid: str | None = "MIG-1") -> Partition:
     profile = MigProfile(name, 14, 1, 2**30, 16, 1, 1, 0, 1, 0)
     return Partition("GPU-a", profile, Placement(start, 2), 1, 0 if uuid else None, uuid)

@@ -10,11 +10,16 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/dynamic-resource-allocation/cel"
 	"k8s.io/dynamic-resource-allocation/structured"
 )
+
+// consumption is what claims consume together of a device of which they have shares.
+type consumption map[resourceapi.QualifiedName]resource.Quantity
 
 // question is either about an expression on a device of a driver, or about claims on a node.
 type question struct {
@@ -26,6 +31,7 @@ type question struct {
 	Classes    []*resourceapi.DeviceClass   `json:"classes"`
 	Claims     []*resourceapi.ResourceClaim `json:"claims"`
 	Taken      [][3]string                  `json:"taken"`
+	Shared     map[string]consumption       `json:"shared"`
 }
 
 // answer has one of matches, error and allocations; none of them: the claims do not fit the node.
@@ -77,12 +83,19 @@ func allocate(ctx context.Context, q question) answer {
 	}
 	features := structured.Features{
 		AdminAccess: true, PrioritizedList: true, DeviceTaints: true,
-		PartitionableDevices: true, ConsumableCapacity: true,
+		PartitionableDevices: true, ConsumableCapacity: true, FractionalCapacityRange: true,
 	}
 	state := structured.AllocatedState{
 		AllocatedDevices:         taken,
 		AllocatedSharedDeviceIDs: sets.New[structured.SharedDeviceID](),
 		AggregatedCapacity:       structured.NewConsumedCapacityCollection(),
+	}
+	for name, consumed := range q.Shared {
+		device, share := structured.MakeDeviceID("gpu.nvidia.com", q.Node, name), types.UID("a-share")
+		state.AllocatedSharedDeviceIDs.Insert(structured.MakeSharedDeviceID(device, &share))
+		if len(consumed) > 0 { // as the scheduler does with an allocation that consumes nothing
+			state.AggregatedCapacity.Insert(structured.NewDeviceConsumedCapacity(device, consumed))
+		}
 	}
 	allocator, err := structured.NewAllocator(ctx, features, state, classes, q.Slices, cel.NewCache(100, celFeatures))
 	if err != nil {
