@@ -1,10 +1,21 @@
 """Slices as the product publishes them for a node with every kind of device."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from dra_driver.config import Settings
-from dra_driver.model import Gpu, Inventory, MemoryType, MigProfile, Partition, Placement
+from dra_driver.model import (
+    Gpu,
+    GpuPolicy,
+    Inventory,
+    MemoryType,
+    MigProfile,
+    Partition,
+    Placement,
+    SharesMode,
+    SharesPolicy,
+)
 from dra_driver.simulator.models import MODELS, GpuModel
 from dra_driver.slices import ServerAbilities, build_slices
 from tests.unit.allocation.build import NODE
@@ -79,8 +90,8 @@ def published(
     return build_slices(inventory, Settings(node_name=NODE), abilities).objects()
 
 
-def every_kind() -> list[dict[str, Any]]:
-    """Return the slices of a node with whole, partitioned, unified-memory and unknown GPUs.
+def kinds() -> list[Gpu]:
+    """Return whole, partitioned, unified-memory and unknown GPUs.
 
     The unknown one comes first, so that first-fit evaluates every selector on it.
     """
@@ -91,4 +102,16 @@ def every_kind() -> list[dict[str, Any]]:
         whole(3, MODELS["h100-80gb"]),
     ]
     gpus += [partitioned(4 + index, model) for index, model in enumerate(MIG_MODELS.values())]
-    return published(gpus)
+    return gpus
+
+
+def every_kind() -> list[dict[str, Any]]:
+    """Return the slices of a node with all of these GPUs."""
+    return published(kinds())
+
+
+def every_kind_shared() -> list[dict[str, Any]]:
+    """Return the slices of a node that shares all of them under other resource names."""
+    policy = GpuPolicy(shares=SharesPolicy(SharesMode.COUNT, 4, rename=True))
+    gpus = [replace(gpu, minor=200 + gpu.minor, policy=policy) for gpu in kinds()]
+    return published(gpus, ServerAbilities((1, 37, 2), multiple_allocations=True))

@@ -13,7 +13,7 @@ from dra_driver.allocation.expression import Subject, matches
 from dra_driver.model import GpuPolicy
 from tests.support import inventories
 from tests.support.dynamic_gpus import dynamic_gpu
-from tests.unit.allocation.hardware import MIG_MODELS, every_kind
+from tests.unit.allocation.hardware import MIG_MODELS, every_kind, every_kind_shared
 from tests.unit.slices.published import plan_for
 
 FOLDER = Path(__file__).parents[3] / "deviceclasses"
@@ -35,7 +35,8 @@ ON_REQUEST = [
     for manifest in plan_for(dynamic_gpu(100 + minor, model)).objects()
     for device in Slice.parse(manifest).devices
 ]
-DEVICES += ON_REQUEST
+SHARED = [device for manifest in every_kind_shared() for device in Slice.parse(manifest).devices]
+DEVICES += ON_REQUEST + SHARED
 
 SUBJECTS = {device.id: Subject(device) for device in DEVICES}
 
@@ -67,11 +68,22 @@ def test_b08_every_class_answers_on_every_device(name: str) -> None:
 def test_the_two_main_classes_split_the_devices() -> None:
     everything = {device.id.device for device in DEVICES}
     whole, partitions = _matching("gpu.nvidia.com"), _matching("mig.nvidia.com")
-    assert whole | partitions == everything
-    assert not whole & partitions
+    shared = _matching("gpu.shared.nvidia.com")
+    assert whole | partitions | shared == everything
+    assert len(whole) + len(partitions) + len(shared) == len(everything)
     made = {d.id.device for d in ON_REQUEST if d.attributes["type"] == "gpu"}
     assert whole == {"gpu-0", "gpu-1", "gpu-2", "gpu-3"} | made
     assert len(made) == len([key for key in MIG_MODELS if not key.startswith("a100")])
+
+
+def test_a_gpu_that_is_shared_under_another_name_is_no_plain_gpu() -> None:
+    shared = {device.id.device for device in SHARED}
+    assert all(device.allows_multiple for device in SHARED)
+    plain = [name for name in CLASSES if "shared" not in name and name != "mig.nvidia.com"]
+    assert not shared & {device for name in plain for device in _matching(name)}
+    found = {device for name in CLASSES if "shared" in name for device in _matching(name)}
+    assert found == shared
+    assert _matching("gpu.shared.nvidia.com") == {f"gpu-{200 + minor}" for minor in range(4)}
 
 
 def test_partitions_on_request_are_in_the_class_of_their_profile() -> None:
@@ -103,6 +115,8 @@ def test_partitions_that_stand_for_gpus_are_in_both_main_classes() -> None:
 def test_each_extended_resource_has_one_class() -> None:
     names = [c.extended_resource for c in CLASSES.values() if c.extended_resource]
     assert len(names) == len(set(names)) == len(CLASSES) - 1
+    plain = {name for name in names if not name.endswith(".shared")}
+    assert set(names) == plain | {f"{name}.shared" for name in plain}
     assert CLASSES["gpu.nvidia.com"].extended_resource == "nvidia.com/gpu"
     assert CLASSES["mig.nvidia.com"].extended_resource == ""
 
@@ -112,7 +126,8 @@ def test_a_class_takes_what_its_extended_resource_says(name: str) -> None:
     resource = CLASSES[name].extended_resource.removeprefix("nvidia.com/")
     wanted = {d.id.device for d in DEVICES if d.attributes["resourceName"] == resource}
     assert _matching(name) == wanted
-    assert name == ("gpu.nvidia.com" if resource == "gpu" else f"{resource}.gpu.nvidia.com")
+    whole = {"gpu": "gpu.nvidia.com", "gpu.shared": "gpu.shared.nvidia.com"}
+    assert name == whole.get(resource, f"{resource}.gpu.nvidia.com")
 
 
 def test_every_profile_of_every_known_model_has_a_class() -> None:
@@ -121,6 +136,7 @@ def test_every_profile_of_every_known_model_has_a_class() -> None:
         for model in MIG_MODELS.values()
         for profile in model.gi
     }
+    profiles |= {f"{name}.shared" for name in profiles}
     assert profiles == _resources("mig")
     assert profiles <= {c.extended_resource.removeprefix("nvidia.com/") for c in CLASSES.values()}
 
