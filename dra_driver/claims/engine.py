@@ -185,7 +185,8 @@ class Engine:
             claim = self._read_claim(ref, record)
         _stop_if(cancelled, ref)
         if record is not None and not _is_answered_by(record, claim):
-            self._take_back(record)
+            # One that was begun tells nothing of containers from before a damage.
+            self._take_back(record, keep_aside=record.phase is not Phase.PREPARED)
             record = None
         if record is None and not claim.devices:
             return PreparedClaim(ref, ())  # all of its devices are other drivers'
@@ -274,7 +275,7 @@ class Engine:
     def _roll_back(self, record: ClaimRecord) -> None:
         """Take a failed Prepare back, without hiding why it failed."""
         try:
-            self._take_back(record)
+            self._take_back(record, keep_aside=True)
         except DriverError as error:
             log.warning("what was begun is taken back later", claim=record.ref, err=error)
 
@@ -284,17 +285,19 @@ class Engine:
             record = self.records.get(ref.uid)
             if record is None:  # never seen, already gone, or damaged: clear what goes by the UID
                 record = ClaimRecord(namespace=ref.namespace, name=ref.name, uid=ref.uid)
-            self._take_back(record)
+            self._take_back(record, keep_aside=False)
             log.info("claim is unprepared", claim=ref, devices=[d.device for d in record.devices])
 
-    def _take_back(self, record: ClaimRecord) -> None:
+    def _take_back(self, record: ClaimRecord, *, keep_aside: bool) -> None:
         """Undo all steps, last first, and forget the record; whatever fails is left for a retry."""
         self._statuses.forget(record.uid)
         for effect in reversed(self._effects):
             with self._step("unprepare", effect.name):
                 effect.undo(record)
         with self._step("unprepare", "forget"):
-            self.records.forget(record.uid, when_none_left=self._specs.undo_common)
+            self.records.forget(
+                record.uid, when_none_left=self._specs.undo_common, keep_aside=keep_aside
+            )
 
     def _inventory(self) -> Inventory:
         inventory = self._hardware.current()

@@ -148,14 +148,24 @@ class Records:
             write_durably(self._path(record.uid), encode(record), flush_folder=False)
             index.add(record)
 
-    def forget(self, uid: str, when_none_left: Callable[[], None]) -> None:
-        """Remove the record; if it was the last, call `when_none_left` while none can be added."""
+    def forget(
+        self, uid: str, when_none_left: Callable[[], None], *, keep_aside: bool = False
+    ) -> None:
+        """Remove the record; if it was the last, call `when_none_left` while none can be added.
+
+        With `keep_aside` what was set aside of an earlier record stays: containers of that time may
+        still run, with devices that nobody knows.
+        """
         path = self._path(uid)
         with self._node() as index:
             remove_durably(path)
-            remove_durably(self._aside / path.name)
-            self._damaged.pop(uid, None)
+            if not keep_aside:
+                remove_durably(self._aside / path.name)
             index.remove(uid)
+            if self._is_there(uid):
+                self._add_unknown(index, uid)
+            else:
+                self._damaged.pop(uid, None)
             if not len(index):
                 when_none_left()
 
@@ -227,10 +237,13 @@ class Records:
             if record is not None:
                 index.add(record)
             elif self._is_there(uid):
-                why = f"{self._aside / f'{uid}.json'} can't be read"
-                self._damaged.setdefault(uid, why)
-                index.add_unknown(uid, why)
+                self._add_unknown(index, uid)
         return index
+
+    def _add_unknown(self, index: Ownership, uid: str) -> None:
+        why = f"{self._aside / f'{uid}.json'} can't be read"
+        self._damaged.setdefault(uid, why)
+        index.add_unknown(uid, why)
 
     def _traced(self) -> list[str]:
         try:

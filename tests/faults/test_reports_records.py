@@ -156,6 +156,23 @@ def test_b22_a_damaged_claim_is_prepared_again(make_bed: MakeBed) -> None:
     gone(bed, claim)
 
 
+def test_b22_a_failed_prepare_of_a_damaged_claim_gives_nothing_out(make_bed: MakeBed) -> None:
+    """Containers from before the damage may run on, whatever becomes of another Pod's call."""
+    bed = started(make_bed(gpus=2))
+    claim, other = bed.claim("mine", "gpu-0"), bed.claim("other", "gpu-0")
+    prepare(bed, claim)
+    with while_dead(bed):
+        record_file(bed, claim).write_bytes(b"?")
+        cdi_file(bed, claim).unlink()
+    (library,) = bed.node.library.parent.glob("libcuda.so.[0-9]*.*")
+    library.rename(library.with_name("gone"))
+    assert refused(bed, claim) == "DriverFilesMissing"
+    library.with_name("gone").rename(library)
+    assert refused(bed, other) == "RecordDamaged"
+    gone(bed, claim)
+    assert refused(bed, other) == ""
+
+
 def test_b22_records_of_older_and_newer_drivers_are_read(make_bed: MakeBed) -> None:
     bed = started(make_bed(gpus=2))
     older, newer = bed.claim("older", "gpu-0"), bed.claim("newer", "gpu-1")

@@ -159,6 +159,20 @@ def test_while_a_record_cannot_be_read_nothing_is_given_out(tmp_path: Path) -> N
         again.reserve(claim("u4"))
 
 
+def test_a_prepare_that_is_taken_back_tells_nothing_of_what_was_set_aside(tmp_path: Path) -> None:
+    (tmp_path / "claims").mkdir()
+    (tmp_path / "claims" / "u1.json").write_bytes(b"")
+    records = Records(tmp_path, NONE)
+    records.load()
+    records.reserve(claim("u1"))
+    records.forget("u1", lambda: pytest.fail("it may hold something"), keep_aside=True)
+    assert list(records.damaged) == ["u1"]
+    with pytest.raises(RecordDamaged, match="UID u1"):
+        records.reserve(claim("u2"))
+    records.forget("u1", nothing)
+    records.reserve(claim("u2"))
+
+
 @pytest.mark.parametrize("how", ["unprepared", "removed by a person"])
 def test_the_unreadable_record_goes_and_all_is_well(tmp_path: Path, how: str) -> None:
     (tmp_path / "claims").mkdir()
