@@ -1,11 +1,13 @@
 """Claims, faults, kills and reboots in any order, against the engine in this process."""
 
-import json
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from collections.abc import Set as AbstractSet
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
+from threading import Barrier
 from typing import Final
 from unittest import mock
 
@@ -13,7 +15,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from dra_driver.claims import janitor
-from dra_driver.host import failpoints
 from dra_driver.model import AllocatedDevice, DriverError, HealthState, PreparedClaim
 from dra_driver.model.errors import (
     ApiUnavailable,
@@ -22,8 +23,12 @@ from dra_driver.model.errors import (
     RecordDamaged,
     StorageFailed,
 )
+from dra_driver.slices.planner import Planner
 from dra_driver.state import ClaimRecord, Phase, encode
 from dra_driver.state.record import decode
+from tests.faults import breakage
+from tests.faults.breakage import BROKEN, Killed, armed
+from tests.faults.published import SERVERS, check_published
 from tests.faults.rows import ROWS
 from tests.faults.world import ABSENT, GPUS, LAYOUTS, Judged, World, clash
 from tests.support.engine import NODE, EngineBed
@@ -31,7 +36,6 @@ from tests.support.engine import NODE, EngineBed
 CLAIMS: Final = 5
 POINTS: Final = sorted({point for row in ROWS for point in (row.before, row.after)})
 _DAMAGES: Final = ("cut", "zeros", "lost", "foreign", "newer")
-BROKEN: Final = ("API server", "CDI folder", "folder of records", "lock")
 
 _claims = st.integers(0, CLAIMS - 1)
 _device = st.tuples(
@@ -42,10 +46,6 @@ _device = st.tuples(
 _Allocation = tuple[tuple[int, str | None, bool], ...]
 _allocation = st.one_of(st.tuples(_device), st.tuples(_device, _device))
 _calls = st.tuples(st.sampled_from(("prepare", "prepare", "unprepare")), _claims)
-
-
-class Killed(BaseException):
-    """The process died at a failpoint."""
 
 
 class ClaimsMachine(RuleBasedStateMachine):
@@ -66,13 +66,12 @@ class ClaimsMachine(RuleBasedStateMachine):
         self.made = 0
         self.broken: set[str] = set()
         self.tampered = False  # with records, since the engine last read them all
-        self.bed.start()
+        self._start()
 
     def teardown(self) -> None:
         """Mend everything and unprepare all: nothing may be left."""
         try:
-            for what in sorted(self.broken):
-                self._mend(what)
+            self._mend(self.broken)
             self.bed.start()
             for claim in self.claims.values():
                 self.bed.unprepare(claim.ref)
@@ -128,6 +127,27 @@ class ClaimsMachine(RuleBasedStateMachine):
             claim = self.claims[number]
         self._judge(claim, self._call(claim))
 
+    @rule(number=_claims, pods=st.integers(2, 4))
+    def prepare_at_once(self, number: int, pods: int) -> None:
+        """Pods that share a claim start at once: whoever is first, all hear the same."""
+        claim = self.claims[number]
+        answers = self._call_at_once([claim] * pods)
+        outcomes = {_outcome(answer) for answer in answers}
+        assert len(outcomes) == 1, answers
+        self._judge(claim, answers[0])
+
+    @precondition(lambda self: not self.broken)
+    @rule(numbers=st.lists(_claims, min_size=2, max_size=4))
+    def rush(self, numbers: list[int]) -> None:
+        """Pods of several claims start at once, and end before anybody can tell who was first."""
+        claims = [self.claims[number] for number in numbers]
+        answers = self._call_at_once(claims)
+        for claim, answer in zip(claims, answers, strict=True):
+            self._judge(claim, answer)
+        self.nothing_is_double_booked()
+        for number in numbers:
+            self.unprepare(number)
+
     @rule(number=_claims, looks=st.integers(0, 3))
     def prepare_and_give_up(self, number: int, looks: int) -> None:
         """The kubelet hangs up in the middle: it is all or nothing."""
@@ -163,7 +183,7 @@ class ClaimsMachine(RuleBasedStateMachine):
         """The process is killed at a failpoint, or does not come by."""
         claim = self.claims[number]
         work = self.prepare if "prepare:" in point and "unprepare:" not in point else self.unprepare
-        with _armed(point):
+        with armed(point):
             try:
                 work(number)
             except Killed:
@@ -205,12 +225,12 @@ class ClaimsMachine(RuleBasedStateMachine):
     @rule(what=st.sampled_from(BROKEN))
     def break_something(self, what: str) -> None:
         """Something fails until it is mended."""
-        self._break(what)
+        breakage.break_it(self.bed, what)
+        self.broken.add(what)
 
     def mend(self) -> None:
         """An administrator puts it right."""
-        for what in sorted(self.broken):
-            self._mend(what)
+        self._mend(self.broken)
 
     @precondition(lambda self: not self.broken and not self.tampered)
     @rule()
@@ -236,8 +256,7 @@ class ClaimsMachine(RuleBasedStateMachine):
             record = self._record(self.claims[other])
             path.write_bytes(encode(record) if record and other != number else b"")
         elif how == "newer":
-            newer = json.loads(content.splitlines()[0]) | {"schema_number": 2, "later": 1}
-            path.write_bytes(encode(ClaimRecord.model_validate(newer)))
+            path.write_bytes(breakage.of_a_newer_driver(content))
         else:
             path.write_bytes(content[: len(content) // 2] if how == "cut" else bytes(len(content)))
         self.tampered = True
@@ -301,7 +320,25 @@ class ClaimsMachine(RuleBasedStateMachine):
         names = {path.split()[1] for path in self.bed.claim_files()}
         assert names <= {claim.ref.uid for claim in self.claims.values() if claim.asked}
 
+    @invariant()
+    def published_is_true(self) -> None:
+        """What the slices tell is what there is."""
+        if self.broken or self.tampered:
+            held: dict[str, str] = {}
+        else:
+            held = self.bed.records.partitions_held()
+            assert set(held) == self._with_partitions_held()
+        for server, planner in self.planners.items():
+            plan = planner.plan(self.bed.hardware.look(0), server, {}, held)
+            check_published(plan, self.world, set(held), server)
+
     # How it is done
+
+    def _with_partitions_held(self) -> set[str]:
+        """UUIDs of GPUs of which some claim on record holds a partition."""
+        records = (self._record(claim) for claim in self.claims.values())
+        devices = (device for record in records if record for device in record.devices)
+        return {each.gpu_uuid for each in devices if each.placement and not each.admin_access}
 
     def _named(self, allocation: _Allocation) -> tuple[AllocatedDevice, ...]:
         """Choose mostly among the devices that there are."""
@@ -330,9 +367,25 @@ class ClaimsMachine(RuleBasedStateMachine):
     def _call(
         self, claim: Judged, cancelled: Callable[[], bool] = lambda: False
     ) -> PreparedClaim | DriverError:
+        self._expect(claim)
+        return self.bed.engine.prepare([claim.ref], cancelled)[claim.ref.uid]
+
+    def _call_at_once(self, claims: list[Judged]) -> list[PreparedClaim | DriverError]:
+        for claim in claims:
+            self._expect(claim)
+        begin = Barrier(len(claims))
+
+        def call(claim: Judged) -> PreparedClaim | DriverError:
+            begin.wait()
+            return self.bed.engine.prepare([claim.ref], lambda: False)[claim.ref.uid]
+
+        with ThreadPoolExecutor(len(claims)) as pods:
+            return list(pods.map(call, claims))
+
+    def _expect(self, claim: Judged) -> None:
+        """From now on it may hold what it is allocated to."""
         claim.asked = True
         claim.may_hold |= set(self.world.pieces(claim.devices) or ())
-        return self.bed.engine.prepare([claim.ref], cancelled)[claim.ref.uid]
 
     def _judge(self, claim: Judged, answer: PreparedClaim | DriverError) -> None:
         """An answer is right, or the reason for the refusal is true."""
@@ -411,9 +464,13 @@ class ClaimsMachine(RuleBasedStateMachine):
     def _files(self, claim: Judged) -> set[str]:
         return {file for file in self.bed.claim_files() if file.endswith(f" {claim.ref.uid}")}
 
+    def _mend(self, broken: AbstractSet[str]) -> None:
+        for what in sorted(broken):
+            breakage.mend(self.bed, what)
+            self.broken.discard(what)
+
     def _restart(self, *, reboot: bool) -> None:
-        for what in sorted(self.broken - {"API server"}):
-            self._mend(what)  # a process does not start without its folders
+        self._mend(self.broken - {"API server"})  # a process does not start without its folders
         if reboot:
             self.world.reboot(swapped=False)
             shutil.rmtree(self.bed.settings.cdi_root, ignore_errors=True)
@@ -422,47 +479,14 @@ class ClaimsMachine(RuleBasedStateMachine):
                 if self._record(claim) is None:
                     claim.first = None  # nobody knows it any more
         self.bed.hardware.inventory = self.world.inventory()
-        self.bed.start()
+        self._start()
         self.tampered = False
 
-    def _path(self, what: str) -> Path:
-        settings = self.bed.settings
-        return {
-            "CDI folder": settings.cdi_root,
-            "folder of records": settings.records_folder,
-            "lock": settings.data_folder / "state.lock",
-        }[what]
-
-    def _break(self, what: str) -> None:
-        self.broken.add(what)
-        if what == "API server":
-            self.bed.api.error = ApiUnavailable("the API server is away")
-            return
-        path = self._path(what)
-        if path.exists():
-            path.replace(path.with_name(f"{path.name}.away"))
-        path.mkdir() if what == "lock" else path.touch()
-
-    def _mend(self, what: str) -> None:
-        self.broken.discard(what)
-        if what == "API server":
-            self.bed.api.error = None
-            return
-        path = self._path(what)
-        path.rmdir() if what == "lock" else path.unlink()
-        away = path.with_name(f"{path.name}.away")
-        if away.exists():
-            away.replace(path)
+    def _start(self) -> None:
+        self.bed.start()
+        self.planners = {server: Planner(self.bed.settings) for server in SERVERS}
 
 
-@contextmanager
-def _armed(point: str) -> Iterator[None]:
-    def die(_: object) -> None:
-        raise Killed
-
-    failpoints._passed.clear()
-    with (
-        mock.patch.dict("os.environ", {failpoints.VARIABLE: point}),
-        mock.patch.object(failpoints, "_signal", die),
-    ):
-        yield
+def _outcome(answer: PreparedClaim | DriverError) -> PreparedClaim | str:
+    """What does not depend on who was first: the words of an error may."""
+    return answer if isinstance(answer, PreparedClaim) else answer.reason

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, TypeAlias
 
 from dra_driver.model import (
     AllocatedDevice,
@@ -18,12 +18,14 @@ from dra_driver.model import (
 from tests.support.inventories import MIB, SMALL, gpu, inventory, partition
 
 MEDIUM: Final = MigProfile("2g.20gb", 14, 1, 19_968 * MIB, 32, 2, 2, 0, 2, 0)
-GPUS: Final = 3  # two whole ones and one in MIG mode, by serial number
+GPUS: Final = 3  # by serial number; the last one can be cut into partitions
 SLICES: Final = 8
-LAYOUTS: Final[tuple[tuple[tuple[MigProfile, int, int], ...], ...]] = (
+Layout: TypeAlias = tuple[tuple[MigProfile, int, int], ...]  # profile, start and size of each
+LAYOUTS: Final[tuple[Layout | None, ...]] = (
     (),
     ((SMALL, 0, 1), (SMALL, 1, 1), (MEDIUM, 2, 2)),
     ((MEDIUM, 0, 2), (SMALL, 2, 1)),
+    None,  # MIG mode is off: it is whole
 )
 ABSENT: Final = ("gpu-9", "gpu-2", "gpu-2-mig-2g20gb-14-4")  # allocated in error
 
@@ -65,6 +67,19 @@ class World:
     def inventory(self) -> Inventory:
         """Snapshot of it."""
         return inventory(*(self._gpu(serial) for serial in range(GPUS)))
+
+    @property
+    def cut(self) -> Layout:
+        """Partitions that there are now."""
+        return LAYOUTS[self.layout] or ()
+
+    def is_cut(self, serial: int) -> bool:
+        """Whether a GPU is in MIG mode, with or without partitions."""
+        return serial == GPUS - 1 and LAYOUTS[self.layout] is not None
+
+    def partition_uuid(self, number: int) -> str:
+        """UUID of one of the partitions that there are now."""
+        return f"MIG-{self.made:08x}-0000-0000-0000-{number:012x}"
 
     def reboot(self, *, swapped: bool) -> None:
         """Partitions go, two GPUs may swap their minor numbers, sick GPUs are well."""
@@ -110,7 +125,7 @@ class World:
     def _gpu(self, serial: int) -> Gpu:
         # UUID and address belong to the board, the minor number does not.
         base = replace(gpu(serial), minor=self.minors[serial], health=self.health[serial])
-        if serial != GPUS - 1:
+        if not self.is_cut(serial):
             return base
         return replace(base, mig_enabled=True, partitions=self._partitions(base))
 
@@ -122,9 +137,9 @@ class World:
                 profile,
                 size,
                 gi_id=1 + number,
-                uuid=f"MIG-{self.made:08x}-0000-0000-0000-{number:012x}",
+                uuid=self.partition_uuid(number),
             )
-            for number, (profile, start, size) in enumerate(LAYOUTS[self.layout])
+            for number, (profile, start, size) in enumerate(self.cut)
         )
 
 
