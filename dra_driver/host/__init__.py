@@ -18,9 +18,11 @@ from dra_driver.host.files import (
 )
 from dra_driver.host.locks import FileLock, MarkedLock, RangeLock
 from dra_driver.host.memory import give_large_blocks_back
+from dra_driver.host.mounts import is_mounted, mount_tmpfs, set_label, unmount
 from dra_driver.host.programs import Finished, run_program
 from dra_driver.host.roots import HostProcess, HostRoot, inside
 from dra_driver.host.signals import told_to_stop
+from dra_driver.host.strays import end_strays, strays
 
 __all__ = [
     "Child",
@@ -30,19 +32,25 @@ __all__ = [
     "HostRoot",
     "MarkedLock",
     "RangeLock",
+    "end_strays",
     "ensure_folder",
     "failpoint",
     "failpoints_of",
     "fsyncs",
     "give_large_blocks_back",
     "inside",
+    "is_mounted",
     "list_folder",
+    "mount_tmpfs",
     "read_file",
     "remove_durably",
     "remove_file",
     "run_program",
+    "set_label",
+    "strays",
     "sweep_unfinished",
     "told_to_stop",
+    "unmount",
     "write_atomically",
     "write_durably",
 ]

@@ -22,16 +22,17 @@ class Finished:
 
 
 def run_program(
-    arguments: Sequence[str], environment: Mapping[str, str], timeout: float
+    arguments: Sequence[str], environment: Mapping[str, str], timeout: float, said: str = ""
 ) -> Finished:
     """Run a program without a shell; after `timeout` seconds it is killed.
 
-    Raises HardwareBusy when its time is up, DriverFilesMissing when it can't be started.
+    `said` is what it reads from its standard input. Raises HardwareBusy when its time is up,
+    DriverFilesMissing when it can't be started.
     """
     try:
         done = subprocess.run(
             list(arguments),
-            stdin=subprocess.DEVNULL,
+            input=said.encode(),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             env=dict(environment),
