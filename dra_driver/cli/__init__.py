@@ -36,6 +36,7 @@ _COMMANDS: Final = {
     "devices": _Command("dra_driver.cli.devices:devices", "Show this node's devices."),
     "layout": _Command("dra_driver.cli.layout:layout", "Print or compare this node's partitions."),
     "metrics": _Command("dra_driver.cli.metrics:metrics", "Show which metrics there are."),
+    "mps-agent": _Command("dra_driver.cli.mps_agent:mps_agent", "Run the agent for MPS."),
     "prepared": _Command("dra_driver.cli.prepared:prepared", "Show this node's prepared claims."),
     "schema": _Command("dra_driver.cli.schema:schema", "Print the schema of configs of claims."),
     "serve": _Command("dra_driver.cli.serve:serve", "Run the node plugin."),

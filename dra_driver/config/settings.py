@@ -113,21 +113,19 @@ class Settings:
         """
         if not self.node_name:
             raise SettingInvalid("--node-name is empty; set it or the variable NODE_NAME")
-        for flag, name, longest in (
-            ("--node-name", self.node_name, 253),
-            ("--driver-name", self.driver_name, 63),
-            *(("--pool-name", part, 253) for part in self.pool.split("/")),
-            ("--pod-uid", self.pod_uid or "none", 63),
-        ):
-            if len(name) > longest or not _SUBDOMAIN.fullmatch(name):
-                raise SettingInvalid(
-                    f"{flag}: {name!r} is not a name of lower-case letters, digits, '-' and '.', "
-                    f"of at most {longest} characters"
-                )
+        _check_name("--node-name", self.node_name, 253)
+        for part in self.pool.split("/"):
+            _check_name("--pool-name", part, 253)
+        _check_name("--pod-uid", self.pod_uid or "none", 63)
+        self.check_folders()
+        self._check_sockets()
+
+    def check_folders(self) -> None:
+        """Raise SettingInvalid that names the flag when a folder of the driver can't be used."""
+        _check_name("--driver-name", self.driver_name, 63)
         for flag, path in self._paths().items():
             if path is not None and not path.is_absolute():
                 raise SettingInvalid(f"{flag}: {path} is not an absolute path")
-        self._check_sockets()
 
     def _paths(self) -> dict[str, Path | None]:
         return {
@@ -152,6 +150,14 @@ class Settings:
                     f"{flag} makes the socket path {path} {len(os.fsencode(path))} bytes long; "
                     f"unix sockets take {_SOCKET_PATH_MAX}: use a shorter folder"
                 )
+
+
+def _check_name(flag: str, name: str, longest: int) -> None:
+    if len(name) > longest or not _SUBDOMAIN.fullmatch(name):
+        raise SettingInvalid(
+            f"{flag}: {name!r} is not a name of lower-case letters, digits, '-' and '.', "
+            f"of at most {longest} characters"
+        )
 
 
 def _first_that_fits(folder: Path, names: list[str]) -> Path:

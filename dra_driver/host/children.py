@@ -70,6 +70,13 @@ class Child:
         """Return the exit status, negative for a signal, or None while it runs."""
         return self._process.poll()
 
+    def wait(self, seconds: float) -> int | None:
+        """Return the exit status, None when it still runs after so long."""
+        try:
+            return self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return None
+
     def when_ended(self, tell: Callable[[], None]) -> None:
         """Call `tell` from a thread of its own when the child has ended."""
 

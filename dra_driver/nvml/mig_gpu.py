@@ -13,7 +13,7 @@ from dra_driver.model import BadNode, Placement
 from dra_driver.model.errors import HardwareBusy, HardwareFailed
 from dra_driver.nvml import reads, writes
 from dra_driver.nvml.calls import Handle
-from dra_driver.nvml.errors import CallFailed
+from dra_driver.nvml.errors import CallFailed, GpuAbsent
 from dra_driver.nvml.partitions import profile_name
 
 _HOPPER: Final[int] = pynvml.NVML_DEVICE_ARCH_HOPPER
@@ -166,6 +166,24 @@ class MigGpu:
             "MIG device; check /dev/nvidia-caps and that the plugin is privileged"
         )
 
+    def set_exclusive(self, uuid: str, *, on: bool) -> bool:
+        """Let one process at a time compute on it, or any number; gives whether that is news.
+
+        `uuid` is the GPU's or that of a partition, which has a mode of its own (nvml.h). What has
+        no modes stays as it is. Raises GpuAbsent when there is no such partition (any more).
+        """
+        mode = pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS if on else pynvml.NVML_COMPUTEMODE_DEFAULT
+        try:
+            device = self._device if uuid == self.uuid else self._mig_device(uuid)
+            if reads.compute_mode(device) == mode:
+                return False
+            writes.set_compute_mode(device, mode)
+        except CallFailed as failure:
+            if failure.absent:
+                return False
+            raise failure.explained(f"the compute mode of {uuid}") from failure
+        return True
+
     def limit_memory(self, cgroup: str, limit: int | None) -> None:
         """Let a cgroup's processes together allocate so many bytes on the GPU; None: no limit."""
         with self._explaining():
@@ -205,6 +223,13 @@ class MigGpu:
         with suppress(CallFailed):
             return self._host.users_of(f"/dev/nvidia{reads.minor(self._device)}")
         return ()
+
+    def _mig_device(self, uuid: str) -> Handle:
+        if self.mig_mode()[0]:
+            for device in reads.mig_devices(self._device):
+                if reads.uuid(device) == uuid:
+                    return device
+        raise GpuAbsent(f"there is no partition {uuid} on GPU {self.uuid} (any more)")
 
     def _profiles_of(self, instance: GpuInstance) -> tuple[tuple[int, bool], ...]:
         """Compute-instance profiles that a GPU instance has, and whether each spans it.

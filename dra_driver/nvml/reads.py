@@ -93,6 +93,11 @@ def addressing_mode(device: Handle) -> int:
     return int(ask(pynvml.nvmlDeviceGetAddressingMode, device))
 
 
+def compute_mode(device: Handle) -> int:
+    """Who may compute on a GPU or partition, as NVML_COMPUTEMODE_…."""
+    return int(ask(pynvml.nvmlDeviceGetComputeMode, device))
+
+
 def memory_limit(device: Handle, cgroup: str) -> int | None:
     """Bytes that the processes of a cgroup may allocate on a GPU; None: no limit is set."""
     found = pynvml.c_nvmlGetMemoryLimits_v1_t(cgroup.encode(), 0, 0, 0)

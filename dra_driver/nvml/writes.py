@@ -27,6 +27,11 @@ def set_memory_limit(device: Handle, cgroup: str, limit: int | None) -> None:
     ask(pynvml.nvmlDeviceSetMemoryLimits_v1, device, wanted)
 
 
+def set_compute_mode(device: Handle, mode: int) -> None:
+    """Set who may compute on a GPU, or in MIG mode on a partition (NVML_COMPUTEMODE_…)."""
+    ask(pynvml.nvmlDeviceSetComputeMode, device, mode)
+
+
 def create_gpu_instance(device: Handle, profile_id: int, place: Placement) -> Handle:
     """Make a GPU instance of that profile at that place."""
     wanted = pynvml.c_nvmlGpuInstancePlacement_t(place.start, place.size)

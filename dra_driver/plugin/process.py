@@ -2,21 +2,16 @@
 
 import faulthandler
 import gc
-import logging
 import os
 import signal
-import sys
-import threading
-import time
-from typing import Final
 
 from dra_driver.config import Settings
 from dra_driver.host import give_large_blocks_back, told_to_stop
 from dra_driver.plugin.node_plugin import NodePlugin
+from dra_driver.serving import leave
 from dra_driver.telemetry import logger, set_up_logging
 
 _log = logger(__name__)
-_LEAVE_SECONDS: Final = 2.0
 
 
 def run(settings: Settings) -> None:
@@ -40,24 +35,4 @@ def run(settings: Settings) -> None:
     finally:
         plugin.stop()
     _log.info("stopped")
-    _leave()
-
-
-def _leave() -> None:
-    """Go without waiting for threads that hang, as the interpreter would."""
-    deadline = time.monotonic() + _LEAVE_SECONDS
-    while (hanging := _unfinished_threads()) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    if hanging:
-        _log.warning("calls that do not end are left behind", threads=", ".join(hanging))
-        logging.shutdown()
-        sys.stderr.flush()
-        os._exit(0)
-
-
-def _unfinished_threads() -> list[str]:
-    return [
-        thread.name
-        for thread in threading.enumerate()
-        if thread is not threading.current_thread() and not thread.daemon
-    ]
+    leave()

@@ -5,11 +5,11 @@ import sys
 
 _HANGING_CALL = """
 import threading, time
-from dra_driver.plugin import process
+from dra_driver.serving import leave
 from dra_driver.telemetry import set_up_logging
 set_up_logging("text", "info")
 threading.Thread(target=time.sleep, args=(3600,), name="prepare_0").start()
-process._leave()
+leave()
 """
 
 
