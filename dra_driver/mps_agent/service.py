@@ -111,7 +111,7 @@ def _done(name: str, operation_id: str, set_id: str, work: Callable[[], None]) -
             work()
         except DriverError as error:
             failure = error
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - the caller is to hear of it
             _log.exception("unexpected failure", operation=name)
             failure = Bug(f"the MPS agent failed unexpectedly: {error!r}")
         _log.info(f"{name} ends", set=set_id, **({"err": failure} if failure else {}))
