@@ -1,4 +1,4 @@
-"""The files of the GPU driver on a simulated node: libraries, nvidia-smi, firmware.
+"""The files of the GPU driver on a simulated node: libraries, programs, firmware.
 
 Libraries lie under their versioned names with the links that ldconfig would make, so that whoever
 collects driver files for a container finds what a real node has.
@@ -17,7 +17,12 @@ from dra_driver.simulator.native_library import BUILD_DIR
 LIBRARY_FOLDER: Final = f"usr/lib/{platform.machine()}-linux-gnu"
 _FIRMWARE_FOLDER: Final = "lib/firmware/nvidia"
 _FIRMWARE: Final = ("gsp_ga10x.bin", "gsp_tu10x.bin")
-_PROGRAMS: Final = ("nvidia-smi",)
+_PROGRAMS: Final = (
+    "nvidia-smi",
+    "nvidia-cuda-mps-control",
+    "nvidia-cuda-mps-server",
+    "sim-mps-client",
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,7 @@ CUDA_LIBRARY = BUILD_DIR / "libcuda.so"
 ALL_GPUS = -1
 WHOLE_GPU = -1
 ANY_START = -1
+FOR_EVER = 0xFFFFFFFF / 1000  # seconds of a hang that never ends
 
 _NAME = 96
 _MAX_CI_PROFILES = 9

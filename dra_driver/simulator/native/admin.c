@@ -239,7 +239,7 @@ nvmlReturn_t sim_unpartition(sim_t *sim, int position, uint32_t gi_id)
     if (!gi)
         return finish(sim, sim_fail(NVML_ERROR_NOT_FOUND, "GPU %d has no GPU instance %u", position,
                                     gi_id));
-    if (sim_busy(gpu, gi_id, SIM_NONE))
+    if (sim_busy(sim, gpu, gi_id, SIM_NONE))
         return finish(sim, sim_fail(NVML_ERROR_IN_USE, "processes run on instance %u", gi_id));
     memset(gi, 0, sizeof *gi);
     sim_nodes_sync_gpu(sim, gpu);

@@ -55,11 +55,22 @@ nvmlReturn_t sim_fault_use(sim_t *sim, const char *function, uint64_t gpu_serial
     return error;
 }
 
+/* What is no function: see sim_fault in sim.h. */
+static int is_action(const char *name)
+{
+    static const char *const actions[] = {SIM_FAULT_ACTIVATION, "mps.start",        "mps.attach",
+                                          "mps.server",         "mps.crash", "mps.server.crash"};
+    for (size_t i = 0; i < sizeof actions / sizeof *actions; i++)
+        if (strcmp(name, actions[i]) == 0)
+            return 1;
+    return strncmp(name, "mps.command.", 12) == 0 && name[12];
+}
+
 /* Whether this library has such a function: a misspelt fault would never come. A static program
  * can't look itself up and believes it. */
 static int function_exists(const char *name)
 {
-    if (strcmp(name, SIM_FAULT_ACTIVATION) == 0)
+    if (is_action(name))
         return 1;
 #ifdef SIM_STATIC
     return name[0] != '\0';

@@ -106,23 +106,31 @@ nvmlReturn_t sim_find_gpu(sim_t *sim, const char *text, int *gpu)
     return *gpu >= 0 ? NVML_SUCCESS : sim_fail(NVML_ERROR_NOT_FOUND, "there is no GPU %s", text);
 }
 
-uint64_t sim_used_memory(const struct sim_gpu *gpu, uint32_t gi)
+uint64_t sim_used_memory(const sim_t *sim, const struct sim_gpu *gpu, uint32_t gi)
 {
+    struct sim_context context;
     uint64_t used = 0;
     for (int i = 0; i < SIM_MAX_PROCESSES; i++)
         if (gpu->process[i].pid && (gi == SIM_NONE || gpu->process[i].gi == gi))
             used += gpu->process[i].memory;
+    for (int slot = -1; (slot = sim_next_context(sim, slot + 1, &context)) >= 0;)
+        if (sim_context_runs_on(&context, gpu, gi, SIM_NONE))
+            used += context.memory;
     return used;
 }
 
-int sim_busy(const struct sim_gpu *gpu, uint32_t gi, uint32_t ci)
+int sim_busy(const sim_t *sim, const struct sim_gpu *gpu, uint32_t gi, uint32_t ci)
 {
+    struct sim_context context;
     for (int i = 0; i < SIM_MAX_PROCESSES; i++) {
         const struct sim_process *process = &gpu->process[i];
         if (process->pid && (gi == SIM_NONE || process->gi == gi) &&
             (ci == SIM_NONE || process->ci == ci))
             return 1;
     }
+    for (int slot = -1; (slot = sim_next_context(sim, slot + 1, &context)) >= 0;)
+        if (sim_context_runs_on(&context, gpu, gi, ci))
+            return 1;
     return 0;
 }
 

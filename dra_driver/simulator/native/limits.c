@@ -1,9 +1,11 @@
 /*
- * NVML: limits on what a cgroup may allocate on a GPU (driver 615 and later). A limit is gone with
- * its cgroup. Whoever set it knows the cgroup by path; processes in another mount namespace may not
- * have that path and judge nothing from it.
+ * Limits on what a cgroup may allocate on a GPU (driver 615 and later): NVML sets and reads them,
+ * CUDA obeys them. All processes of the cgroup count together. A limit is gone with its cgroup.
+ * Whoever set it knows the cgroup by path; processes in another mount namespace may not have that
+ * path and judge nothing from it.
  */
 #include <dirent.h>
+#include <errno.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,8 +27,9 @@ int sim_limit_lives(const struct sim_limit *limit)
     struct stat stat_of;
     if (limit->namespace != own_namespace())
         return 1;
-    return stat(limit->path, &stat_of) == 0 && (uint64_t)stat_of.st_dev == limit->device &&
-           (uint64_t)stat_of.st_ino == limit->inode;
+    if (stat(limit->path, &stat_of) < 0)
+        return errno == EACCES; /* then it can't be told from here */
+    return (uint64_t)stat_of.st_dev == limit->device && (uint64_t)stat_of.st_ino == limit->inode;
 }
 
 void sim_limits_forget(struct sim_core *core, uint64_t gpu_serial)
@@ -148,6 +151,41 @@ static uint64_t used_below(const struct sim_gpu *gpu, const char *cgroup, int le
     return used;
 }
 
+/* Processes told by hand are found in the cgroup's own list, CUDA contexts know their cgroup. */
+static uint64_t used_in(const sim_t *sim, const struct sim_gpu *gpu, const char *cgroup)
+{
+    struct sim_context context;
+    uint64_t used = used_below(gpu, cgroup, 3);
+    for (int slot = -1; (slot = sim_next_context(sim, slot + 1, &context)) >= 0;)
+        if (sim_context_runs_on(&context, gpu, SIM_NONE, SIM_NONE) &&
+            sim_context_in(sim, &context, cgroup))
+            used += context.memory;
+    return used;
+}
+
+static int holds_for_us(const struct sim_limit *limit)
+{
+    uint64_t own[SIM_CGROUP_LEVELS];
+    int levels = sim_own_cgroups(own);
+    for (int level = 0; level < levels; level++)
+        if (sim_cgroup_ends_with(limit->path, own[level]))
+            return 1;
+    return 0;
+}
+
+int sim_limit_forbids(const sim_t *sim, const struct sim_gpu *gpu, uint64_t more)
+{
+    for (int i = 0; i < SIM_MAX_LIMITS; i++) {
+        const struct sim_limit *limit = &sim->core->limit[i];
+        if (limit->gpu_serial != gpu->serial || !sim_limit_lives(limit) || !holds_for_us(limit))
+            continue;
+        uint64_t used = used_in(sim, gpu, limit->path);
+        if (used > limit->hard || more > limit->hard - used)
+            return 1;
+    }
+    return 0;
+}
+
 static nvmlReturn_t get_limit(const struct call *call, nvmlGetMemoryLimits_v1_t *limits)
 {
     struct stat cgroup;
@@ -159,7 +197,7 @@ static nvmlReturn_t get_limit(const struct call *call, nvmlGetMemoryLimits_v1_t 
         return NVML_ERROR_NOT_FOUND;
     limits->softLimit = limit->soft;
     limits->hardLimit = limit->hard;
-    limits->currentUsed = used_below(call->gpu, limits->nameSpace, 3);
+    limits->currentUsed = used_in(call->sim, call->gpu, limits->nameSpace);
     return NVML_SUCCESS;
 }
 

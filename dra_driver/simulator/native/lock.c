@@ -111,3 +111,8 @@ void sim_sleep(sim_t *sim, unsigned int seen, unsigned int milliseconds)
     struct timespec limit = {milliseconds / 1000, (long)(milliseconds % 1000) * 1000000L};
     syscall(SYS_futex, &sim->file->wake, FUTEX_WAIT, seen, &limit, NULL, 0);
 }
+
+uint64_t sim_epoch(const sim_t *sim)
+{
+    return *(const volatile uint64_t *)&sim->file->core.epoch;
+}

@@ -266,18 +266,19 @@ nvmlReturn_t sim_ci_create(sim_t *sim, struct sim_gpu *gpu, struct sim_gi *gi, u
     return NVML_SUCCESS;
 }
 
-nvmlReturn_t sim_ci_destroy(const struct sim_gpu *gpu, const struct sim_gi *gi, struct sim_ci *ci)
+nvmlReturn_t sim_ci_destroy(const sim_t *sim, const struct sim_gpu *gpu, const struct sim_gi *gi,
+                            struct sim_ci *ci)
 {
-    if (sim_busy(gpu, gi->id, ci->id))
+    if (sim_busy(sim, gpu, gi->id, ci->id))
         return sim_fail(NVML_ERROR_IN_USE, "processes run on compute instance %u of instance %u",
                         ci->id, gi->id);
     memset(ci, 0, sizeof *ci);
     return NVML_SUCCESS;
 }
 
-nvmlReturn_t sim_gi_destroy(const struct sim_gpu *gpu, struct sim_gi *gi)
+nvmlReturn_t sim_gi_destroy(const sim_t *sim, const struct sim_gpu *gpu, struct sim_gi *gi)
 {
-    if (sim_busy(gpu, gi->id, SIM_NONE))
+    if (sim_busy(sim, gpu, gi->id, SIM_NONE))
         return sim_fail(NVML_ERROR_IN_USE, "processes run on instance %u", gi->id);
     for (int i = 0; i < SIM_MAX_CIS; i++)
         if (gi->ci[i].serial)
@@ -293,7 +294,7 @@ nvmlReturn_t sim_mig_switch(sim_t *sim, struct sim_gpu *gpu, uint32_t mode, int 
         return NVML_SUCCESS;
     if (!(sim_model_of(sim, gpu)->abilities & SIM_MIG_SWITCH_AT_ONCE))
         return NVML_ERROR_RESET_REQUIRED;
-    if (others || sim_has_instances(gpu) || sim_busy(gpu, SIM_NONE, SIM_NONE))
+    if (others || sim_has_instances(gpu) || sim_busy(sim, gpu, SIM_NONE, SIM_NONE))
         return NVML_ERROR_IN_USE;
     gpu->mig_current = mode;
     gpu->compute_mode = NVML_COMPUTEMODE_DEFAULT;

@@ -206,7 +206,7 @@ nvmlReturn_t nvmlComputeInstanceDestroy(nvmlComputeInstance_t computeInstance)
     if (result != NVML_SUCCESS)
         return result;
     struct sim_ci gone = *call.ci;
-    result = sim_ci_destroy(call.gpu, call.gi, call.ci);
+    result = sim_ci_destroy(call.sim, call.gpu, call.gi, call.ci);
     sim_nodes_sync_gpu(call.sim, call.gpu);
     call.ci = &gone; /* the log says which one it was */
     return call_end(&call, result);

@@ -159,17 +159,29 @@ nvmlReturn_t nvmlSystemGetCudaDriverVersion_v2(int *cudaDriverVersion)
     return cuda_version(__func__, cudaDriverVersion);
 }
 
-static nvmlReturn_t process_name(unsigned int pid, char *name, unsigned int length)
+static int read_first_word(unsigned int pid, const char *file, char *text, int size)
 {
-    char path[32], text[256] = "";
-    snprintf(path, sizeof path, "/proc/%u/comm", pid);
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%u/%s", pid, file);
     FILE *stream = fopen(path, "re");
     if (!stream)
-        return NVML_ERROR_NOT_FOUND;
-    if (!fgets(text, sizeof text, stream))
+        return 0;
+    if (!fgets(text, size, stream))
         text[0] = '\0';
     fclose(stream);
     text[strcspn(text, "\n")] = '\0';
+    return 1;
+}
+
+/* The kernel keeps 15 characters of a name; longer ones stand in the command line. */
+static nvmlReturn_t process_name(unsigned int pid, char *name, unsigned int length)
+{
+    char text[256] = "", command[256] = "";
+    if (!read_first_word(pid, "comm", text, sizeof text))
+        return NVML_ERROR_NOT_FOUND;
+    if (strlen(text) == 15 && read_first_word(pid, "cmdline", command, sizeof command) &&
+        command[0])
+        return give_text(command, name, length);
     return give_text(text, name, length);
 }
 

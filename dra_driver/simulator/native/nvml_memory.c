@@ -4,6 +4,8 @@
 
 #include "call.h"
 
+#define MAX_LISTED (SIM_MAX_PROCESSES + 1024)
+
 struct memory {
     uint64_t total;
     uint64_t reserved;
@@ -17,7 +19,7 @@ static nvmlReturn_t memory_of(const struct call *call, struct memory *memory)
     memory->total = call->gi ? (uint64_t)gi_profile_of(call)->memory_mib << 20
                              : call->model->memory_bytes;
     memory->reserved = call->gi ? 0 : call->model->reserved_bytes;
-    memory->used = sim_used_memory(call->gpu, call->gi ? call->gi->id : SIM_NONE);
+    memory->used = sim_used_memory(call->sim, call->gpu, call->gi ? call->gi->id : SIM_NONE);
     if (memory->used > memory->total - memory->reserved)
         memory->used = memory->total - memory->reserved;
     return NVML_SUCCESS;
@@ -80,17 +82,40 @@ nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_
     return call_end(&call, NVML_SUCCESS);
 }
 
-static int runs_here(const struct call *call, const struct sim_process *process)
+static int runs_here(const struct call *call, uint32_t gi, uint32_t ci)
 {
-    return process->pid && (!call->ci || (process->gi == call->gi->id &&
-                                          process->ci == call->ci->id));
+    return !call->ci || (gi == call->gi->id && ci == call->ci->id);
 }
 
-static unsigned int count_processes(const struct call *call)
+static unsigned int told_processes(const struct call *call, nvmlProcessInfo_v2_t *found)
 {
     unsigned int count = 0;
-    for (int i = 0; i < SIM_MAX_PROCESSES; i++)
-        count += (unsigned int)runs_here(call, &call->gpu->process[i]);
+    for (int i = 0; i < SIM_MAX_PROCESSES; i++) {
+        const struct sim_process *process = &call->gpu->process[i];
+        if (process->pid && runs_here(call, process->gi, process->ci))
+            found[count++] = (nvmlProcessInfo_v2_t){process->pid, process->memory, process->gi,
+                                                    process->ci};
+    }
+    return count;
+}
+
+/* Processes with CUDA contexts. Clients of MPS stand in a list of their own, servers do not. Those
+ * of other PID namespaces than the caller's and those below it can't be named. */
+static unsigned int contexts(const struct call *call, int mps_clients, nvmlProcessInfo_v2_t *found,
+                             unsigned int room)
+{
+    struct sim_context context;
+    unsigned int count = 0;
+    for (int slot = -1; (slot = sim_next_context(call->sim, slot + 1, &context)) >= 0;) {
+        uint32_t pid;
+        if (count == room || !sim_context_runs_on(&context, call->gpu, SIM_NONE, SIM_NONE) ||
+            !runs_here(call, context.gi, context.ci) ||
+            (context.kind == SIM_CONTEXT_MPS_CLIENT) != mps_clients)
+            continue;
+        pid = sim_pid_here(context.pid, context.pid_namespace);
+        if (pid)
+            found[count++] = (nvmlProcessInfo_v2_t){pid, context.memory, context.gi, context.ci};
+    }
     return count;
 }
 
@@ -108,23 +133,23 @@ static nvmlReturn_t fit_array(unsigned int needed, unsigned int *count, const vo
 }
 
 /* The first version of the structure lacks the instance ids. */
-static nvmlReturn_t list_processes(const char *function, nvmlDevice_t device, unsigned int *count,
-                                   nvmlProcessInfo_v1_t *v1, nvmlProcessInfo_v2_t *v2)
+static nvmlReturn_t list_processes(const char *function, nvmlDevice_t device, int mps_clients,
+                                   unsigned int *count, nvmlProcessInfo_v1_t *v1,
+                                   nvmlProcessInfo_v2_t *v2)
 {
     struct call call = {0};
+    nvmlProcessInfo_v2_t found[MAX_LISTED];
     nvmlReturn_t result = call_begin_on(&call, function, READING, ON_DEVICE, device);
     if (result != NVML_SUCCESS)
         return result;
-    result = fit_array(count_processes(&call), count, v1 ? (void *)v1 : (void *)v2);
-    for (int i = 0, n = 0; result == NVML_SUCCESS && i < SIM_MAX_PROCESSES; i++) {
-        const struct sim_process *process = &call.gpu->process[i];
-        if (!runs_here(&call, process))
-            continue;
+    unsigned int running = mps_clients ? 0 : told_processes(&call, found);
+    running += contexts(&call, mps_clients, found + running, MAX_LISTED - running);
+    result = fit_array(running, count, v1 ? (void *)v1 : (void *)v2);
+    for (unsigned int i = 0; result == NVML_SUCCESS && i < running; i++) {
         if (v1)
-            v1[n++] = (nvmlProcessInfo_v1_t){process->pid, process->memory};
+            v1[i] = (nvmlProcessInfo_v1_t){found[i].pid, found[i].usedGpuMemory};
         else
-            v2[n++] = (nvmlProcessInfo_v2_t){process->pid, process->memory, process->gi,
-                                             process->ci};
+            v2[i] = found[i];
     }
     return call_end(&call, result);
 }
@@ -132,22 +157,22 @@ static nvmlReturn_t list_processes(const char *function, nvmlDevice_t device, un
 nvmlReturn_t nvmlDeviceGetComputeRunningProcesses(nvmlDevice_t device, unsigned int *infoCount,
                                                   nvmlProcessInfo_v1_t *infos)
 {
-    return list_processes(__func__, device, infoCount, infos, NULL);
+    return list_processes(__func__, device, 0, infoCount, infos, NULL);
 }
 
 nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v2(nvmlDevice_t device, unsigned int *infoCount,
                                                      nvmlProcessInfo_v2_t *infos)
 {
-    return list_processes(__func__, device, infoCount, NULL, infos);
+    return list_processes(__func__, device, 0, infoCount, NULL, infos);
 }
 
 nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsigned int *infoCount,
                                                      nvmlProcessInfo_t *infos)
 {
-    return list_processes(__func__, device, infoCount, NULL, infos);
+    return list_processes(__func__, device, 0, infoCount, NULL, infos);
 }
 
-/* No graphics and no MPS clients of their own kind run on a simulated GPU. */
+/* No graphics run on a simulated GPU. */
 static nvmlReturn_t list_none(const char *function, nvmlDevice_t device, unsigned int *count)
 {
     struct call call = {0};
@@ -170,8 +195,7 @@ nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses_v3(nvmlDevice_t device,
                                                         unsigned int *infoCount,
                                                         nvmlProcessInfo_t *infos)
 {
-    (void)infos;
-    return list_none(__func__, device, infoCount);
+    return list_processes(__func__, device, 1, infoCount, NULL, infos);
 }
 
 static uint64_t now_us(void)
@@ -191,7 +215,8 @@ nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device,
     nvmlReturn_t result = call_begin_on(&call, __func__, READING, ON_DEVICE, device);
     if (result != NVML_SUCCESS)
         return result;
-    unsigned int needed = count_processes(&call);
+    nvmlProcessInfo_v2_t told[SIM_MAX_PROCESSES];
+    unsigned int needed = told_processes(&call, told);
     if (call.ci || call.gpu->mig_current)
         return call_end(&call, NVML_ERROR_NOT_SUPPORTED);
     result = fit_array(needed, processSamplesCount, utilization);

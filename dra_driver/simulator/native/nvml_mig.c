@@ -246,7 +246,7 @@ nvmlReturn_t nvmlGpuInstanceDestroy(nvmlGpuInstance_t gpuInstance)
         return result;
     call_note(&call, "profile=%u start=%u", gi_profile_of(&call)->id, call.gi->start);
     struct sim_gi gone = *call.gi;
-    result = sim_gi_destroy(call.gpu, call.gi);
+    result = sim_gi_destroy(call.sim, call.gpu, call.gi);
     sim_nodes_sync_gpu(call.sim, call.gpu);
     call.gi = &gone; /* the log says which one it was */
     return call_end(&call, result);

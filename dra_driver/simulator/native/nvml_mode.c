@@ -156,7 +156,8 @@ nvmlReturn_t sim_device_reset(nvmlDevice_t device)
     nvmlReturn_t result = call_begin_on(&call, __func__, WRITING, ON_GPU, device);
     if (result != NVML_SUCCESS)
         return result;
-    if (sim_client_others(call.sim, call.gpu) || sim_busy(call.gpu, SIM_NONE, SIM_NONE))
+    if (sim_client_others(call.sim, call.gpu) ||
+        sim_busy(call.sim, call.gpu, SIM_NONE, SIM_NONE))
         return call_end(&call, NVML_ERROR_IN_USE);
     sim_gpu_reset(call.sim, call.gpu);
     sim_nodes_sync_gpu(call.sim, call.gpu);

@@ -1,7 +1,8 @@
 /*
  * A state as JSON: what `simulate show -o json` and `simulate calls` print.
  *
- *   {driverVersion, cudaVersion, bootId, stateFile, nvmlCalls, gpus: [...], faults: [...]}
+ *   {driverVersion, cudaVersion, bootId, stateFile, nvmlCalls, gpus: [...], mps: [...],
+ *    faults: [...]}; mps is in show_mps.c
  *   gpu:      {index, minor, uuid, serial, pci, model, name, memoryBytes, moduleId, numaNode, lost,
  *              open, persistence, computeMode, timeslice, recoveryAction,
  *              ecc: {volatile, aggregate}, rows: {remapped, pending},
@@ -9,7 +10,9 @@
  *   instance: {id, profileId, profile, start, size, slices, memoryMiB, capabilityMinor,
  *              computeInstances: [{id, profileId, profile, start, size, uuid, computeMode,
  *                                  capabilityMinor}]}
- *   process:  {pid, memoryBytes, smPercent, gi, ci}     limit: {cgroup, softBytes, hardBytes}
+ *   process:  {pid, memoryBytes, smPercent, type, gi, ci}; type: told (by hand), cuda, mps-client,
+ *              mps-server; pid 0: in a PID namespace that can't be seen from here
+ *   limit:    {cgroup, softBytes, hardBytes}
  *   fault:    {gpu, call, error, times, hangMs}         gpu null: all; times 0: for ever
  *   call:     {time, pid, process, call, arguments, result}
  */
@@ -19,41 +22,8 @@
 #include <string.h>
 #include <time.h>
 
+#include "json.h"
 #include "state.h"
-
-static void put_text(FILE *out, const char *text)
-{
-    fputc('"', out);
-    for (const unsigned char *c = (const unsigned char *)text; *c; c++) {
-        if (*c == '"' || *c == '\\')
-            fprintf(out, "\\%c", *c);
-        else if (*c < 0x20 || *c >= 0x7f)
-            fprintf(out, "\\u%04x", *c);
-        else
-            fputc(*c, out);
-    }
-    fputc('"', out);
-}
-
-static void put_field(FILE *out, const char *name, const char *text)
-{
-    fprintf(out, "\"%s\": ", name);
-    put_text(out, text);
-    fputs(", ", out);
-}
-
-static void put_bool(FILE *out, const char *name, int value)
-{
-    fprintf(out, "\"%s\": %s, ", name, value ? "true" : "false");
-}
-
-static void put_id(FILE *out, const char *name, uint32_t id, const char *end)
-{
-    if (id == SIM_NONE)
-        fprintf(out, "\"%s\": null%s", name, end);
-    else
-        fprintf(out, "\"%s\": %u%s", name, id, end);
-}
 
 static const char *compute_mode_name(uint32_t mode)
 {
@@ -72,10 +42,10 @@ static void put_ci(FILE *out, const struct sim_gpu *gpu, const struct sim_gi *gi
                    const struct sim_ci *ci, const sim_ci_profile_t *profile, int session)
 {
     fprintf(out, "{\"id\": %u, \"profileId\": %u, ", ci->id, profile->id);
-    put_field(out, "profile", bare(profile->name));
+    json_field(out, "profile", bare(profile->name));
     fprintf(out, "\"start\": %u, \"size\": %u, ", ci->start, profile->slices);
-    put_field(out, "uuid", ci->uuid);
-    put_field(out, "computeMode", compute_mode_name(session ? ci->compute_mode : 0));
+    json_field(out, "uuid", ci->uuid);
+    json_field(out, "computeMode", compute_mode_name(session ? ci->compute_mode : 0));
     fprintf(out, "\"capabilityMinor\": %u}", sim_ci_minor(gpu, gi->id, ci->id));
 }
 
@@ -84,7 +54,7 @@ static void put_gi(FILE *out, const struct sim_gpu *gpu, struct sim_gi *gi,
 {
     const char *comma = "";
     fprintf(out, "{\"id\": %u, \"profileId\": %u, ", gi->id, profile->id);
-    put_field(out, "profile", bare(profile->name));
+    json_field(out, "profile", bare(profile->name));
     fprintf(out, "\"start\": %u, \"size\": %u, \"slices\": %u, \"memoryMiB\": %u, ", gi->start,
             profile->size, profile->slices, profile->memory_mib);
     fprintf(out, "\"capabilityMinor\": %u, \"computeInstances\": [", sim_gi_minor(gpu, gi->id));
@@ -114,18 +84,34 @@ static void put_instances(FILE *out, struct sim_gpu *gpu, const sim_model_t *mod
     fputs("], ", out);
 }
 
-static void put_processes(FILE *out, const struct sim_gpu *gpu)
+static void put_process(FILE *out, const struct sim_process *process, const char *type,
+                        const char *comma)
 {
+    fprintf(out, "%s{\"pid\": %u, \"memoryBytes\": %" PRIu64 ", \"smPercent\": %u, ", comma,
+            process->pid, process->memory, process->sm_percent);
+    json_field(out, "type", type);
+    json_id(out, "gi", process->gi, ", ");
+    json_id(out, "ci", process->ci, "}");
+}
+
+static void put_processes(FILE *out, const sim_t *sim, const struct sim_gpu *gpu)
+{
+    static const char *const types[] = {"cuda", "mps-client", "mps-server"};
+    struct sim_context context;
     const char *comma = "";
     fputs("\"processes\": [", out);
     for (int i = 0; i < SIM_MAX_PROCESSES; i++) {
-        const struct sim_process *process = &gpu->process[i];
-        if (!process->pid)
+        if (!gpu->process[i].pid)
             continue;
-        fprintf(out, "%s{\"pid\": %u, \"memoryBytes\": %" PRIu64 ", \"smPercent\": %u, ", comma,
-                process->pid, process->memory, process->sm_percent);
-        put_id(out, "gi", process->gi, ", ");
-        put_id(out, "ci", process->ci, "}");
+        put_process(out, &gpu->process[i], "told", comma);
+        comma = ", ";
+    }
+    for (int slot = -1; (slot = sim_next_context(sim, slot + 1, &context)) >= 0;) {
+        if (!sim_context_runs_on(&context, gpu, SIM_NONE, SIM_NONE) || context.kind > 2)
+            continue;
+        uint32_t pid = sim_pid_here(context.pid, context.pid_namespace);
+        put_process(out, &(struct sim_process){pid, context.gi, context.ci, 0, context.memory},
+                    types[context.kind], comma);
         comma = ", ";
     }
     fputs("], ", out);
@@ -140,7 +126,7 @@ static void put_limits(FILE *out, const struct sim_core *core, const struct sim_
         if (limit->gpu_serial != gpu->serial || !sim_limit_lives(limit))
             continue;
         fprintf(out, "%s{", comma);
-        put_field(out, "cgroup", limit->path);
+        json_field(out, "cgroup", limit->path);
         fprintf(out, "\"softBytes\": %" PRIu64 ", \"hardBytes\": %" PRIu64 "}", limit->soft,
                 limit->hard);
         comma = ", ";
@@ -153,13 +139,13 @@ static void put_identity(FILE *out, const struct sim_gpu *gpu, const sim_model_t
     char pci[32];
     const sim_gpu_t *identity = &gpu->identity;
     fprintf(out, "{\"index\": %d, \"minor\": %d, ", index, identity->minor);
-    put_field(out, "uuid", identity->uuid);
-    put_field(out, "serial", identity->serial);
+    json_field(out, "uuid", identity->uuid);
+    json_field(out, "serial", identity->serial);
     snprintf(pci, sizeof pci, "%04x:%02x:%02x.0", identity->pci_domain, identity->pci_bus,
              identity->pci_device);
-    put_field(out, "pci", pci);
-    put_field(out, "model", model->key);
-    put_field(out, "name", model->name);
+    json_field(out, "pci", pci);
+    json_field(out, "model", model->key);
+    json_field(out, "name", model->name);
     fprintf(out, "\"memoryBytes\": %" PRIu64 ", \"moduleId\": %u, \"numaNode\": %d, ",
             model->memory_bytes, identity->module_id, identity->numa_node);
 }
@@ -169,10 +155,10 @@ static void put_gpu(FILE *out, sim_t *sim, struct sim_gpu *gpu, int index)
     const sim_model_t *model = sim_model_of(sim, gpu);
     int session = sim_session_lives(sim, gpu);
     put_identity(out, gpu, model, index);
-    put_bool(out, "lost", (int)gpu->lost);
-    put_bool(out, "open", sim_client_others(sim, gpu));
-    put_bool(out, "persistence", (int)gpu->persistence);
-    put_field(out, "computeMode", compute_mode_name(session ? gpu->compute_mode : 0));
+    json_bool(out, "lost", (int)gpu->lost);
+    json_bool(out, "open", sim_client_others(sim, gpu));
+    json_bool(out, "persistence", (int)gpu->persistence);
+    json_field(out, "computeMode", compute_mode_name(session ? gpu->compute_mode : 0));
     fprintf(out, "\"timeslice\": %u, \"recoveryAction\": %u, ", session ? gpu->timeslice : 0,
             gpu->recovery_action);
     fprintf(out, "\"ecc\": {\"volatile\": %" PRIu64 ", \"aggregate\": %" PRIu64 "}, ",
@@ -183,7 +169,7 @@ static void put_gpu(FILE *out, sim_t *sim, struct sim_gpu *gpu, int index)
             model->abilities & SIM_MIG ? "true" : "false", gpu->mig_current ? "true" : "false",
             gpu->mig_pending ? "true" : "false");
     put_instances(out, gpu, model, session);
-    put_processes(out, gpu);
+    put_processes(out, sim, gpu);
     put_limits(out, sim->core, gpu);
     fputs("}", out);
 }
@@ -203,9 +189,9 @@ static void put_faults(FILE *out, const struct sim_core *core)
             if (core->gpu[slots[n]].serial == fault->gpu_serial)
                 index = (uint32_t)n;
         fprintf(out, "%s{", comma);
-        put_id(out, "gpu", index, ", ");
-        put_field(out, "call", fault->function);
-        put_field(out, "error", sim_error_name((nvmlReturn_t)fault->error));
+        json_id(out, "gpu", index, ", ");
+        json_field(out, "call", fault->function);
+        json_field(out, "error", sim_error_name((nvmlReturn_t)fault->error));
         fprintf(out, "\"times\": %u, \"hangMs\": %u}", fault->times, fault->hang_ms);
         comma = ", ";
     }
@@ -218,18 +204,20 @@ static void put_node(FILE *out, sim_t *sim)
     int count = sim_gpu_order(sim->core, slots);
     char cuda[16];
     fputs("{", out);
-    put_field(out, "driverVersion", sim->core->driver_version);
+    json_field(out, "driverVersion", sim->core->driver_version);
     snprintf(cuda, sizeof cuda, "%d.%d", sim->core->cuda_version / 1000,
              sim->core->cuda_version % 1000 / 10);
-    put_field(out, "cudaVersion", cuda);
-    put_field(out, "bootId", sim->core->boot_id);
-    put_field(out, "stateFile", sim->path);
+    json_field(out, "cudaVersion", cuda);
+    json_field(out, "bootId", sim->core->boot_id);
+    json_field(out, "stateFile", sim->path);
     fprintf(out, "\"nvmlCalls\": %llu, \"gpus\": [", atomic_load(&sim->file->nvml_calls));
     for (int i = 0; i < count; i++) {
         fputs(i ? ", " : "", out);
         put_gpu(out, sim, &sim->core->gpu[slots[i]], i);
     }
     fputs("], ", out);
+    sim_put_mps(out, sim);
+    fputs(", ", out);
     put_faults(out, sim->core);
     fputs("}\n", out);
 }
@@ -243,11 +231,11 @@ static void put_call(FILE *out, const struct sim_call *call)
     strftime(time, sizeof time, "%Y-%m-%dT%H:%M:%S", &utc);
     fprintf(out, "{\"time\": \"%s.%06uZ\", \"pid\": %u, ", time,
             (unsigned int)(call->time_ns % 1000000000u / 1000u), call->pid);
-    put_field(out, "process", call->process);
-    put_field(out, "call", call->function);
-    put_field(out, "arguments", call->arguments);
+    json_field(out, "process", call->process);
+    json_field(out, "call", call->function);
+    json_field(out, "arguments", call->arguments);
     fputs("\"result\": ", out);
-    put_text(out, sim_error_name((nvmlReturn_t)call->result));
+    json_text(out, sim_error_name((nvmlReturn_t)call->result));
     fputs("}", out);
 }
 

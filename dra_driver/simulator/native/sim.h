@@ -18,7 +18,8 @@
  *
  * A library in any other folder still finds the state beside itself; its PREFIX is empty then. The
  * environment variables SIM_NVML_STATE (a state file) and SIM_NVML_PREFIX (a tree) replace what is
- * derived from the path; they are for tests.
+ * derived from the path; they are for tests. So are SIM_NVML_CGROUP (cgroup.c) and SIM_MPS_SHM
+ * (mps_server.c).
  *
  * A driver upgrade: copy the library to its new name (a new inode, or a process that has the old one
  * loaded can't load the new one), call sim_driver_version, which renames the state file and keeps
@@ -179,7 +180,13 @@ SIM_API nvmlReturn_t sim_unpartition(sim_t *sim, int gpu, uint32_t gi_id);
 /* Each matching call sleeps hang_ms, then answers error (0: goes on as usual); times 0: for ever.
  * A name without _vN means all versions; a final * means any rest. gpu -1 means every device and
  * the calls that have none. The name nvmlDeviceSetMigMode.activation stands for the activation
- * status that this call answers beside its success. */
+ * status that this call answers beside its success. Names that begin with mps. are what an MPS
+ * daemon does, if it has the GPU; a hang of UINT32_MAX never ends:
+ *   mps.start         starting; an error ends it at once
+ *   mps.command.NAME  answering a command of nvidia-cuda-mps-control
+ *   mps.attach        letting a CUDA program in
+ *   mps.server        starting its server
+ *   mps.crash, mps.server.crash   any error: the daemon, its server dies within the second */
 SIM_API nvmlReturn_t sim_fault(sim_t *sim, int gpu, const char *function, int error, uint32_t times,
                                uint32_t hang_ms);
 /* Forget all faults. */

@@ -7,7 +7,7 @@
 #include "smi_fields.h"
 
 #define MAX_FIELDS 64
-#define MAX_PROCESSES 128
+#define MAX_PROCESSES 512
 #define MIB(bytes) ((unsigned long long)(bytes) >> 20)
 
 typedef struct {
@@ -178,6 +178,21 @@ static void process_text(const nvmlProcessInfo_t *process, int which, char *text
     }
 }
 
+/* Also clients of MPS. */
+static unsigned int running_processes(const smi_gpu_t *gpu, nvmlProcessInfo_t *found)
+{
+    unsigned int own = MAX_PROCESSES, clients = 0;
+    if (nvmlDeviceGetComputeRunningProcesses_v3(gpu->device, &own, found) != NVML_SUCCESS) {
+        own = 0;
+    }
+    clients = MAX_PROCESSES - own;
+    if (nvmlDeviceGetMPSComputeRunningProcesses_v3(gpu->device, &clients, found + own) !=
+        NVML_SUCCESS) {
+        clients = 0;
+    }
+    return own + clients;
+}
+
 int smi_query_processes(const smi_gpus_t *gpus, const char *fields, const char *format)
 {
     const smi_field_t *picked[MAX_FIELDS];
@@ -196,11 +211,7 @@ int smi_query_processes(const smi_gpus_t *gpus, const char *fields, const char *
     }
     for (unsigned int i = 0; i < gpus->count; i++) {
         nvmlProcessInfo_t found[MAX_PROCESSES];
-        unsigned int running = MAX_PROCESSES;
-        if (nvmlDeviceGetComputeRunningProcesses_v3(gpus->gpu[i].device, &running, found) !=
-            NVML_SUCCESS) {
-            continue;
-        }
+        unsigned int running = running_processes(&gpus->gpu[i], found);
         for (unsigned int process = 0; process < running; process++) {
             for (size_t j = 0; j < count; j++) {
                 char text[SMI_TEXT] = "";

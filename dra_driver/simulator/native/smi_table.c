@@ -7,7 +7,7 @@
 #include <time.h>
 
 #define WHOLE 89 /* columns between the outer bars */
-#define MAX_PROCESSES 128
+#define MAX_PROCESSES 512
 #define MIB(bytes) ((unsigned long long)(bytes) >> 20)
 
 static const int whole[] = {WHOLE, 0};
@@ -187,11 +187,13 @@ static void instance_text(unsigned int id, char *text, size_t size)
     }
 }
 
-static unsigned int print_processes_of(const smi_gpu_t *gpu)
+typedef nvmlReturn_t list_t(nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_t *found);
+
+static unsigned int print_processes(const smi_gpu_t *gpu, list_t *list, const char *type)
 {
     nvmlProcessInfo_t found[MAX_PROCESSES];
     unsigned int count = MAX_PROCESSES;
-    if (nvmlDeviceGetComputeRunningProcesses_v3(gpu->device, &count, found) != NVML_SUCCESS) {
+    if (list(gpu->device, &count, found) != NVML_SUCCESS) {
         return 0;
     }
     for (unsigned int i = 0; i < count; i++) {
@@ -201,10 +203,16 @@ static unsigned int print_processes_of(const smi_gpu_t *gpu)
         nvmlSystemGetProcessName(found[i].pid, name, sizeof(name));
         instance_text(found[i].gpuInstanceId, gi, sizeof(gi));
         instance_text(found[i].computeInstanceId, ci, sizeof(ci));
-        smi_row(WHOLE, "%5u%6s%5s%16u%7s   %-35.35s%8lluMiB", gpu->index, gi, ci, found[i].pid, "C",
+        smi_row(WHOLE, "%5u%6s%5s%16u%7s   %-35.35s%8lluMiB", gpu->index, gi, ci, found[i].pid, type,
                 name, MIB(found[i].usedGpuMemory));
     }
     return count;
+}
+
+static unsigned int print_processes_of(const smi_gpu_t *gpu)
+{
+    return print_processes(gpu, nvmlDeviceGetComputeRunningProcesses_v3, "C") +
+           print_processes(gpu, nvmlDeviceGetMPSComputeRunningProcesses_v3, "M+C");
 }
 
 int smi_table(const smi_gpus_t *gpus)

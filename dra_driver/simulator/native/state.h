@@ -18,7 +18,7 @@
 #include "sim.h"
 
 #define SIM_MAGIC 0x646f6e2d6d697367ULL
-#define SIM_LAYOUT 1
+#define SIM_LAYOUT 2
 #define SIM_MAX_MODELS 16
 #define SIM_MAX_GIS 8
 #define SIM_MAX_CIS 8
@@ -30,6 +30,13 @@
 #define SIM_CALLS 512
 #define SIM_PATH 256
 #define SIM_NONE 0xFFFFFFFFu
+#define SIM_MAX_CONTEXTS 4096
+#define SIM_MAX_MPS 64
+#define SIM_MPS_LIMITS 16
+#define SIM_MPS_DEVICES 32
+#define SIM_MPS_CLIENTS 60
+#define SIM_MAX_DEVICES 128 /* for CUDA, on a whole node */
+#define SIM_CGROUP_LEVELS 5 /* above a process, the nearest ones count */
 /* Not a call: what nvmlDeviceSetMigMode, itself successful, says of the activation. */
 #define SIM_FAULT_ACTIVATION "nvmlDeviceSetMigMode.activation"
 
@@ -130,6 +137,37 @@ struct sim_core {
     struct sim_fault fault[SIM_MAX_FAULTS];
 };
 
+/* An MPS control daemon and its server. Only the daemon itself writes its entry, which counts as
+ * long as it holds a byte of its own, so no undo copy is needed. */
+struct sim_mps {
+    uint64_t serial;
+    uint32_t pid; /* as pid_namespace counts, also server_pid */
+    uint32_t pid_namespace;
+    uint32_t multi_user;
+    uint32_t pending;      /* programs that wait for a server */
+    uint32_t threads;      /* default percentage, in tenths */
+    uint32_t limit_count;  /* default memory limits */
+    uint32_t device_count; /* of the server */
+    uint32_t client_count;
+    uint32_t server_pid; /* 0: no server */
+    uint32_t server_uid;
+    uint32_t server_status; /* MPS_... */
+    uint32_t server_threads;
+    struct {
+        char device[48]; /* as it was given: position or UUID */
+        uint64_t bytes;
+    } limit[SIM_MPS_LIMITS];
+    struct {
+        char uuid[48];
+        uint64_t limit;
+    } device[SIM_MPS_DEVICES];
+    uint32_t client_pid[SIM_MPS_CLIENTS];
+    uint32_t client_uid[SIM_MPS_CLIENTS];
+    char visible[SIM_PATH * 4]; /* CUDA_VISIBLE_DEVICES, cut off where it is longer */
+    char pipe[SIM_PATH];
+    char log[SIM_PATH];
+};
+
 struct sim_file {
     uint64_t magic;
     uint64_t layout;
@@ -142,6 +180,33 @@ struct sim_file {
     sim_model_t model[SIM_MAX_MODELS];
     struct sim_event event[SIM_EVENTS];
     struct sim_call call[SIM_CALLS];
+    struct sim_mps mps[SIM_MAX_MPS];
+};
+
+/* A CUDA context on a GPU or compute instance, see contexts.c. */
+struct sim_context {
+    uint64_t incarnation; /* of the GPU */
+    uint64_t memory;
+    uint64_t mps;  /* serial of the MPS daemon; 0: none, or one that can't write the state */
+    uint32_t kind; /* SIM_CONTEXT_... */
+    uint32_t gi;
+    uint32_t ci;
+    uint32_t pid; /* as its own PID namespace counts */
+    uint32_t pid_namespace;
+    int slot;
+    int fd; /* of one's own only */
+};
+
+/* What CUDA calls a device: a GPU, or a compute instance where MIG is on. */
+struct sim_device {
+    uint64_t gpu_serial;
+    uint64_t incarnation; /* of the GPU when the device was found */
+    uint64_t memory;      /* bytes that programs can have */
+    uint32_t gi;          /* SIM_NONE: the whole GPU */
+    uint32_t ci;
+    uint32_t compute_major;
+    char uuid[SIM_NAME];
+    char name[SIM_NAME];
 };
 
 /* One opening of a state by one process. Valid core only between lock and unlock. */
@@ -177,6 +242,8 @@ void sim_unlock(sim_t *sim);
 void sim_wake(sim_t *sim);
 /* Sleep until sim_wake is called after `seen` was read from file->wake, or for milliseconds. */
 void sim_sleep(sim_t *sim, unsigned int seen, unsigned int milliseconds);
+/* Without the lock: the epoch, for those that only watch for its change. */
+uint64_t sim_epoch(const sim_t *sim);
 int sim_byte_lock(int fd, int type, off_t start, off_t length, int wait);
 /* Whether anybody else holds a lock in this range of bytes. */
 int sim_byte_held(int fd, off_t start, off_t length);
@@ -195,13 +262,14 @@ nvmlReturn_t sim_gpu_at(sim_t *sim, int position, int *slot);
 int sim_gpu_slot(const struct sim_core *core, uint64_t serial);
 const sim_model_t *sim_model_of(const sim_t *sim, const struct sim_gpu *gpu);
 void sim_pci_text(const sim_gpu_t *gpu, char *text, size_t size);
-uint64_t sim_used_memory(const struct sim_gpu *gpu, uint32_t gi);
-int sim_busy(const struct sim_gpu *gpu, uint32_t gi, uint32_t ci);
+/* By processes told by hand and by contexts; gi, ci SIM_NONE: on all of the GPU. */
+uint64_t sim_used_memory(const sim_t *sim, const struct sim_gpu *gpu, uint32_t gi);
+int sim_busy(const sim_t *sim, const struct sim_gpu *gpu, uint32_t gi, uint32_t ci);
 /* Forget instances and processes, and what only holds while the driver keeps the GPU. */
 void sim_gpu_clear(struct sim_gpu *gpu);
 
 /* ---- clients.c ---- */
-enum { SIM_BYTE_STATE = 0, SIM_BYTE_CLIENTS = 64 };
+enum { SIM_BYTE_STATE = 0, SIM_BYTE_MPS = 1 << 16, SIM_BYTE_CLIENTS = 1 << 20 };
 /* Under the lock: whether this process keeps the GPU open. */
 int sim_client_is_open(const sim_t *sim, int slot);
 /* Outside the lock: keep it open from now on. */
@@ -211,6 +279,54 @@ void sim_client_close_all(sim_t *sim);
 int sim_session_lives(const sim_t *sim, const struct sim_gpu *gpu);
 /* Under the lock: whether another process keeps the GPU open. */
 int sim_client_others(const sim_t *sim, const struct sim_gpu *gpu);
+
+/* ---- contexts.c ---- */
+enum { SIM_CONTEXT_CUDA, SIM_CONTEXT_MPS_CLIENT, SIM_CONTEXT_MPS_SERVER };
+/* The first context at this slot or later; gives its slot, -1: none. */
+int sim_next_context(const sim_t *sim, int slot, struct sim_context *context);
+int sim_context_runs_on(const struct sim_context *context, const struct sim_gpu *gpu, uint32_t gi,
+                        uint32_t ci);
+/* Whether its process is in this cgroup or one below. */
+int sim_context_in(const sim_t *sim, const struct sim_context *context, const char *cgroup);
+/* A process id as this process's PID namespace counts; 0: not to be seen from here. */
+uint32_t sim_pid_here(uint32_t pid, uint32_t namespace);
+uint32_t sim_pid_namespace(void);
+/* Between these, which come inside sim_lock, nobody else's contexts open or grow. */
+nvmlReturn_t sim_contexts_lock(sim_t *sim);
+void sim_contexts_unlock(sim_t *sim);
+/* For this process; what slot, fd and pids are is filled in. */
+nvmlReturn_t sim_context_open(sim_t *sim, struct sim_context *context);
+nvmlReturn_t sim_context_resize(struct sim_context *context, uint64_t memory);
+void sim_context_close(struct sim_context *context);
+
+/* ---- devices.c, all under the lock ---- */
+/* All that this process may see, in the order of PCI addresses and instances. */
+int sim_devices(const sim_t *sim, struct sim_device found[SIM_MAX_DEVICES]);
+/* What a list such as CUDA_VISIBLE_DEVICES leaves of them, in its order: positions and UUIDs, up to
+ * the first that does not exist, which is told by *all_found. */
+int sim_devices_pick(const struct sim_device *all, int count, const char *names,
+                     struct sim_device picked[SIM_MAX_DEVICES], int *all_found);
+/* NULL where the GPU is gone, lost, or was reset. */
+struct sim_gpu *sim_device_gpu(const sim_t *sim, const struct sim_device *device);
+/* Whether its compute mode lets one more process open it. */
+int sim_device_admits(const sim_t *sim, const struct sim_device *device);
+uint64_t sim_device_free(const sim_t *sim, const struct sim_device *device);
+
+/* ---- cgroup.c ---- */
+/* Hashes of this process's cgroup and of those above it, nearest first; gives their number. */
+int sim_own_cgroups(uint64_t hashes[SIM_CGROUP_LEVELS]);
+/* Whether a path ends with the cgroup of this hash. */
+int sim_cgroup_ends_with(const char *path, uint64_t hash);
+
+/* ---- mps_state.c ---- */
+/* Enter a daemon; from then on *place is its entry and *fd what keeps it alive. */
+nvmlReturn_t sim_mps_enter(sim_t *sim, struct sim_mps *entry, int *place, int *fd);
+void sim_mps_update(sim_t *sim, int place, const struct sim_mps *entry);
+/* Under the lock: the daemon at this place, NULL where none lives. */
+const struct sim_mps *sim_mps_at(const sim_t *sim, int place);
+/* Take one use of a fault on this action of a daemon that has these devices. */
+nvmlReturn_t sim_mps_fault(sim_t *sim, const char *action, const struct sim_device *devices,
+                           int count, uint32_t *hang_ms);
 
 /* ---- nodes.c ---- */
 nvmlReturn_t sim_control_visible(const sim_t *sim);
@@ -238,8 +354,9 @@ nvmlReturn_t sim_gi_create(sim_t *sim, struct sim_gpu *gpu, uint32_t profile_id,
                            struct sim_gi **out);
 nvmlReturn_t sim_ci_create(sim_t *sim, struct sim_gpu *gpu, struct sim_gi *gi, uint32_t profile_id,
                            int start, struct sim_ci **out);
-nvmlReturn_t sim_gi_destroy(const struct sim_gpu *gpu, struct sim_gi *gi);
-nvmlReturn_t sim_ci_destroy(const struct sim_gpu *gpu, const struct sim_gi *gi, struct sim_ci *ci);
+nvmlReturn_t sim_gi_destroy(const sim_t *sim, const struct sim_gpu *gpu, struct sim_gi *gi);
+nvmlReturn_t sim_ci_destroy(const sim_t *sim, const struct sim_gpu *gpu, const struct sim_gi *gi,
+                            struct sim_ci *ci);
 /* Ask for a MIG mode; the answer is the activation status. */
 nvmlReturn_t sim_mig_switch(sim_t *sim, struct sim_gpu *gpu, uint32_t mode, int others);
 
@@ -251,6 +368,8 @@ void sim_gpu_reset(sim_t *sim, struct sim_gpu *gpu);
 /* Whether the cgroup is still there, as far as this process can tell. */
 int sim_limit_lives(const struct sim_limit *limit);
 void sim_limits_forget(struct sim_core *core, uint64_t gpu_serial);
+/* Under the lock: whether the hard limit of this process's cgroup lets it not have more memory. */
+int sim_limit_forbids(const sim_t *sim, const struct sim_gpu *gpu, uint64_t more);
 
 /* ---- events.c ---- */
 /* Under the lock for writing; call sim_wake after the unlock. */
