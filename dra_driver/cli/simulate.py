@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 
 from dra_driver.cli.simulate_gpu import COMMANDS
+from dra_driver.cli.simulate_mps import mps
 from dra_driver.cli.simulate_options import root_argument
 from dra_driver.cli.simulate_text import calls_text, node_text
 from dra_driver.simulator.device_nodes import NodeKind
@@ -29,7 +30,7 @@ def simulate() -> None:
     """
 
 
-for _command in COMMANDS:
+for _command in (*COMMANDS, mps):
     simulate.add_command(_command)
 
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from dra_driver.cli.tables import table
+from dra_driver.simulator.native_library import FOR_EVER
 
 _GIB: Final = 1 << 30
 _MIB: Final = 1 << 20
@@ -17,9 +18,12 @@ def node_text(shown: dict[str, Any]) -> str:
         f"driver {shown['driverVersion']}, CUDA {shown['cudaVersion']}, boot {shown['bootId']}",
         table(("GPU", "MINOR", "MODEL", "PCI", "UUID", "MIG", "STATE"), map(_gpu_row, gpus)),
         *_optional(("GPU", "GI", "PROFILE", "PLACE", "CI", "UUID"), gpus, _partition_rows),
-        *_optional(("GPU", "GI", "CI", "PID", "MEMORY", "SM"), gpus, _process_rows),
+        *_optional(("GPU", "GI", "CI", "PID", "TYPE", "MEMORY", "SM"), gpus, _process_rows),
         *_optional(("GPU", "CGROUP", "SOFT", "HARD"), gpus, _limit_rows),
     ]
+    if shown["mps"]:
+        columns = ("MPS DAEMON", "PIPES", "DEVICES", "THREADS", "SERVER", "STATUS", "CLIENTS")
+        parts.append(table(columns, map(_mps_row, shown["mps"])))
     if shown["faults"]:
         head = ("FAULT AT GPU", "CALL", "ERROR", "TIMES", "HANG")
         parts.append(table(head, map(_fault_row, shown["faults"])))
@@ -109,6 +113,7 @@ def _process_rows(gpu: dict[str, Any]) -> Iterable[Sequence[object]]:
             "-" if process["gi"] is None else process["gi"],
             "-" if process["ci"] is None else process["ci"],
             process["pid"],
+            process["type"],
             _amount(process["memoryBytes"]),
             f"{process['smPercent']}%",
         )
@@ -126,7 +131,27 @@ def _fault_row(fault: dict[str, Any]) -> Sequence[object]:
         fault["call"],
         "-" if fault["error"] == "SUCCESS" else fault["error"],
         fault["times"] or "for ever",
-        f"{fault['hangMs'] / 1000:g} s" if fault["hangMs"] else "-",
+        _seconds(fault["hangMs"]),
+    )
+
+
+def _seconds(milliseconds: int) -> str:
+    if milliseconds / 1000 == FOR_EVER:
+        return "for ever"
+    return f"{milliseconds / 1000:g} s" if milliseconds else "-"
+
+
+def _mps_row(mps: dict[str, Any]) -> Sequence[object]:
+    server = mps["server"]
+    waiting = f" (+{mps['pending']} waiting)" if mps["pending"] else ""
+    return (
+        mps["pid"],
+        mps["pipeDirectory"],
+        mps["visibleDevices"] or "all",
+        f"{mps['activeThreadPercentage']:g}%",
+        "-" if server is None else server["pid"],
+        "-" if server is None else server["status"].lower(),
+        f"{0 if server is None else len(server['clients'])}{waiting}",
     )
 
 
