@@ -1,5 +1,4 @@
 /* See call.h. */
-#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -172,13 +171,6 @@ static nvmlReturn_t check_driver(const struct call *call)
     return NVML_ERROR_DRIVER_NOT_LOADED;
 }
 
-static void sleep_ms(uint32_t milliseconds)
-{
-    struct timespec rest = {milliseconds / 1000, (long)(milliseconds % 1000) * 1000000L};
-    while (nanosleep(&rest, &rest) < 0 && errno == EINTR)
-        ;
-}
-
 /* Take one use of a fault that matched; it may be gone by now, then the caller goes on. */
 static nvmlReturn_t use_fault(struct call *call, uint64_t gpu_serial)
 {
@@ -187,7 +179,7 @@ static nvmlReturn_t use_fault(struct call *call, uint64_t gpu_serial)
         return NVML_SUCCESS;
     nvmlReturn_t error = sim_fault_use(call->sim, call->function, gpu_serial, &hang_ms);
     sim_unlock(call->sim);
-    sleep_ms(hang_ms);
+    sim_rest(hang_ms);
     return error;
 }
 

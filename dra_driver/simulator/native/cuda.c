@@ -116,20 +116,6 @@ static void pick(const struct cuda_device *all, int count)
                 cuda.device[i] = all[j];
 }
 
-/* Keep the GPUs open, as NVML's clients do: their compute mode holds that long. */
-static void hold_gpus(void)
-{
-    for (int i = 0; i < cuda.count; i++) {
-        int slot = -1;
-        if (sim_lock(cuda.sim, 0) != NVML_SUCCESS)
-            return;
-        slot = sim_gpu_slot(cuda.sim->core, cuda.device[i].is.gpu_serial);
-        sim_unlock(cuda.sim);
-        if (slot >= 0)
-            sim_client_open(cuda.sim, slot);
-    }
-}
-
 static CUresult initialise(void)
 {
     struct cuda_device all[SIM_MAX_DEVICES];
@@ -156,7 +142,8 @@ static CUresult initialise(void)
     }
     if (cuda.mps >= 0)
         cuda_mps_own_limits();
-    hold_gpus();
+    for (int i = 0; i < cuda.count; i++)
+        sim_device_hold(cuda.sim, &cuda.device[i].is);
     cuda.ready = 1;
     return CUDA_SUCCESS;
 }

@@ -133,3 +133,13 @@ uint64_t sim_device_free(const sim_t *sim, const struct sim_device *device)
     uint64_t used = gpu ? sim_used_memory(sim, gpu, device->gi) : device->memory;
     return used < device->memory ? device->memory - used : 0;
 }
+
+void sim_device_hold(sim_t *sim, const struct sim_device *device)
+{
+    if (sim_lock(sim, 0) != NVML_SUCCESS)
+        return;
+    int slot = sim_gpu_slot(sim->core, device->gpu_serial);
+    sim_unlock(sim);
+    if (slot >= 0)
+        sim_client_open(sim, slot);
+}

@@ -116,3 +116,10 @@ uint64_t sim_epoch(const sim_t *sim)
 {
     return *(const volatile uint64_t *)&sim->file->core.epoch;
 }
+
+void sim_rest(uint32_t milliseconds)
+{
+    struct timespec left = {milliseconds / 1000, (long)(milliseconds % 1000) * 1000000L};
+    while (nanosleep(&left, &left) < 0 && errno == EINTR)
+        ;
+}

@@ -1,5 +1,4 @@
 /* The MPS server as its control daemon sees it: a child process that owns the GPUs. */
-#include <errno.h>
 #include <fcntl.h>
 #include <grp.h>
 #include <limits.h>

@@ -15,7 +15,6 @@
  * Exit codes: 0 fine, 1 something was refused, 2 wrong usage, 3 CUDA could not be initialised, 4 the
  * context was lost.
  */
-#include <errno.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdarg.h>

@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "mps_daemon.h"
@@ -123,13 +122,6 @@ static int open_sockets(void)
     return mps_daemon.listening[0] >= 0 && mps_daemon.listening[1] >= 0 && write_pid_file();
 }
 
-static void sleep_ms(uint32_t milliseconds)
-{
-    struct timespec left = {milliseconds / 1000, (long)(milliseconds % 1000) * 1000000};
-    while (nanosleep(&left, &left) < 0 && errno == EINTR)
-        ;
-}
-
 /* Let go of who started the daemon. */
 static void release_parent(int *ready)
 {
@@ -148,7 +140,7 @@ static int meet_start_fault(int *ready)
                                        mps_daemon.devices, &hang_ms);
     if (hang_ms || error != NVML_SUCCESS)
         release_parent(ready);
-    sleep_ms(hang_ms);
+    sim_rest(hang_ms);
     if (error != NVML_SUCCESS)
         mps_log("Failed to start: %s", nvmlErrorString(error));
     return error == NVML_SUCCESS;

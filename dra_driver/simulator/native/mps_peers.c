@@ -1,5 +1,4 @@
 /* Who is connected to the MPS control daemon: CUDA programs that want a server, and people. */
-#include <errno.h>
 #include <stdarg.h>
 #include <string.h>
 #include <sys/socket.h>

@@ -4,7 +4,6 @@
  * the programs' connections and gives each its limits. Without its daemon it serves on as long as it
  * has clients.
  */
-#include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <stdarg.h>
@@ -12,7 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "cuda_state.h"
@@ -141,27 +139,12 @@ static int take_devices(void)
     return taken || fail("CUDA error 46 when creating the server's contexts");
 }
 
-/* Compute modes last while somebody keeps the GPU open. */
-static void hold_gpus(void)
-{
-    for (int i = 0; i < server.devices; i++) {
-        if (sim_lock(server.sim, 0) != NVML_SUCCESS)
-            return;
-        int slot = sim_gpu_slot(server.sim->core, server.device[i].gpu_serial);
-        sim_unlock(server.sim);
-        if (slot >= 0)
-            sim_client_open(server.sim, slot);
-    }
-}
-
 static int meet_fault(void)
 {
     uint32_t hang_ms;
     nvmlReturn_t error =
         sim_mps_fault(server.sim, "mps.server", server.device, server.devices, &hang_ms);
-    struct timespec left = {hang_ms / 1000, (long)(hang_ms % 1000) * 1000000};
-    while (nanosleep(&left, &left) < 0 && errno == EINTR)
-        ;
+    sim_rest(hang_ms);
     return error == NVML_SUCCESS || fail(nvmlErrorString(error));
 }
 
@@ -176,7 +159,8 @@ static int start(void)
         return fail(sim_error_text());
     if (!find_devices() || !meet_fault())
         return 0;
-    hold_gpus();
+    for (int i = 0; i < server.devices; i++)
+        sim_device_hold(server.sim, &server.device[i]);
     if (!take_devices())
         return 0;
     ready.count = (uint32_t)server.devices;

@@ -242,6 +242,7 @@ void sim_unlock(sim_t *sim);
 void sim_wake(sim_t *sim);
 /* Sleep until sim_wake is called after `seen` was read from file->wake, or for milliseconds. */
 void sim_sleep(sim_t *sim, unsigned int seen, unsigned int milliseconds);
+void sim_rest(uint32_t milliseconds);
 /* Without the lock: the epoch, for those that only watch for its change. */
 uint64_t sim_epoch(const sim_t *sim);
 int sim_byte_lock(int fd, int type, off_t start, off_t length, int wait);
@@ -311,6 +312,8 @@ struct sim_gpu *sim_device_gpu(const sim_t *sim, const struct sim_device *device
 /* Whether its compute mode lets one more process open it. */
 int sim_device_admits(const sim_t *sim, const struct sim_device *device);
 uint64_t sim_device_free(const sim_t *sim, const struct sim_device *device);
+/* Outside the lock: keep its GPU open, so that compute modes hold as long as this process. */
+void sim_device_hold(sim_t *sim, const struct sim_device *device);
 
 /* ---- cgroup.c ---- */
 /* Hashes of this process's cgroup and of those above it, nearest first; gives their number. */
