@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, Protocol
 
 from dra_driver.claims.layout_case import Case, Cases
@@ -28,6 +28,7 @@ from dra_driver.claims.layout_plan import (
     why_impossible,
 )
 from dra_driver.claims.layout_status import LayoutReports, LayoutState, LayoutStatus
+from dra_driver.claims.layout_tries import Outcome, Tries
 from dra_driver.config import NodeConfig, Settings
 from dra_driver.host.succession import Succession
 from dra_driver.mig import Gpus, LayoutEffect
@@ -42,7 +43,6 @@ _POLL_SECONDS: Final = 2.0  # while a change waits: nothing tells that a claim o
 _LOOK_SECONDS: Final = 10.0
 _STOP_SECONDS: Final = 3.0
 _SETTLE_SECONDS: Final = 3.0  # from allocation of a claim to its Prepare, mostly
-_FIRST_PAUSE, _LONGEST_PAUSE = 2.0, 60.0  # between two tries of a change that fails
 
 
 class Hardware(Gpus, Protocol):
@@ -53,16 +53,6 @@ class Hardware(Gpus, Protocol):
 
     def look(self, timeout: float) -> Inventory:
         """Snapshot of a look that begins now; raises DriverNotReady after `timeout` seconds."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Trouble:
-    """A change that has failed, and when it is tried again."""
-
-    target: Target | None
-    error: DriverError
-    pause: float
-    until: float  # monotonic seconds
 
 
 class Layouts:
@@ -92,7 +82,7 @@ class Layouts:
         effect = LayoutEffect(hardware, settings)
         self._change = LayoutChange(records, self._notes, effect, when_none_left)
         self._succession = Succession(settings.data_folder / "layouts.lock")
-        self._troubles: dict[str, _Trouble] = {}
+        self._tries = Tries()
         self._done: dict[str, Target | None] = {}  # by GPU: what was made and not seen yet
         self._held_since: dict[str, float] = {}  # by GPU: monotonic seconds
         self._pause = _POLL_SECONDS
@@ -174,8 +164,11 @@ class Layouts:
                 status = self._attend_to(case, users(holdings, case.gpu.uuid))
                 statuses += [status] if status is not None else []
         self._change.drop_stale()
+        present = {gpu.uuid for gpu in inventory.gpus}
+        self._tries.keep_only(present)
+        self._done = {uuid: made for uuid, made in self._done.items() if uuid in present}
         waits = any(each.state is LayoutState.WAITING for each in statuses)
-        self._is_busy = waits or bool(self._done or self._troubles)
+        self._is_busy = waits or bool(self._done or self._tries)
         self._reports.tell(statuses, done - self._done.keys())
         self._label.report(inventory, statuses)
 
@@ -184,15 +177,15 @@ class Layouts:
         uuid, target = case.gpu.uuid, case.target
         is_lost = lost_by_claims(case.gpu, case.note, held)
         if target is None and not is_lost:
-            self._troubles.pop(uuid, None)
+            self._tries.forget(uuid)
             self._done.pop(uuid, None)
             return self._settled(case)
         why = why_impossible(case.gpu, target) if target is not None else ""
         if why:
             if is_lost:
-                self._try(case, None, is_urgent=True)
+                self._try(case, None, held, is_urgent=True)
             return case.status(LayoutState.FAILED, why)
-        return self._try(case, target, is_urgent=is_lost)
+        return self._try(case, target, held, is_urgent=is_lost)
 
     def _settled(self, case: Case) -> LayoutStatus | None:
         """Keep in mind where the partitions of the layout are; there is nothing else to do."""
@@ -203,33 +196,33 @@ class Layouts:
         self._notes.keep(case.gpu.uuid, case.gpu.policy.layout, noted(case.gpu, case.note))
         return case.status(LayoutState.APPLIED)
 
-    def _try(self, case: Case, target: Target | None, *, is_urgent: bool) -> LayoutStatus:
+    def _try(
+        self, case: Case, target: Target | None, held: Sequence[Holding], *, is_urgent: bool
+    ) -> LayoutStatus:
         """Make a change, unless it has failed a moment ago or somebody uses the GPU."""
         uuid = case.gpu.uuid
-        trouble = self._troubles.get(uuid)
-        if trouble is not None and trouble.target != target:
-            trouble = None
-        if trouble is not None and time.monotonic() < trouble.until:
-            return _in_trouble(case, trouble)
+        known = self._tries.known(uuid, target, held)
+        if known is not None and not (is_urgent and isinstance(known, Obstacles)):
+            return _unfinished(case, known)
         rest = 0.0 if is_urgent or target is None else self._not_free_for(case)
         may_begin = rest <= 0
-        self._pause = self._pause if may_begin else min(self._pause, rest)
         try:
             make = self._made if may_begin else self._change.obstacles
             obstacles = make(case.gpu, target)
         except DriverError as error:
-            pause = min(2 * trouble.pause, _LONGEST_PAUSE) if trouble else _FIRST_PAUSE
-            trouble = _Trouble(target, error, pause, time.monotonic() + pause)
-            self._troubles[uuid] = trouble
+            self._tries.failed(uuid, target, error)
             self._look_again()  # what is left, and whether it is still to be held back
-            return _in_trouble(case, trouble)
-        self._troubles.pop(uuid, None)
+            return _unfinished(case, error)
         if obstacles is not None:
-            return case.status(LayoutState.WAITING, f"waits for {obstacles}")
+            self._tries.waits(uuid, target, held, obstacles)
+            return _unfinished(case, obstacles)
         if may_begin:
+            self._tries.forget(uuid)
             self._done[uuid] = target
             self._wake.set()
             self._look_again()
+        else:
+            self._pause = min(self._pause, rest)
         return case.status(LayoutState.WAITING)
 
     def _look_again(self) -> None:
@@ -243,8 +236,10 @@ class Layouts:
         lost their partitions are not kept waiting, nor is a change that was begun.
         """
         since = self._held_since.get(case.gpu.uuid)
-        if since is None:  # not even held back yet, unless it has failed for good before
-            return 0.0 if case.gpu.uuid in self._troubles else _SETTLE_SECONDS
+        if case.target and self._tries.is_hopeless(case.gpu.uuid, case.target):
+            return 0.0  # not held back any more
+        if since is None:  # nor yet
+            return _SETTLE_SECONDS
         return 0.0 if case.is_begun else since + _SETTLE_SECONDS - time.monotonic()
 
     def _made(self, gpu: Gpu, target: Target | None) -> Obstacles | None:
@@ -272,13 +267,13 @@ class Layouts:
         target = case.target
         if target is None or why_impossible(case.gpu, target):
             return ""
-        trouble = self._troubles.get(case.gpu.uuid)
-        if trouble and trouble.target == target and isinstance(trouble.error, BadNode):
+        if self._tries.is_hopeless(case.gpu.uuid, target):
             return str(target) if case.is_begun else ""
         return f"{target} as soon as nobody uses the GPU"
 
 
-def _in_trouble(case: Case, trouble: _Trouble) -> LayoutStatus:
-    is_lasting = isinstance(trouble.error, BadNode)
-    state = LayoutState.FAILED if is_lasting else LayoutState.WAITING
-    return case.status(state, str(trouble.error))
+def _unfinished(case: Case, outcome: Outcome) -> LayoutStatus:
+    if isinstance(outcome, Obstacles):
+        return case.status(LayoutState.WAITING, f"waits for {outcome}")
+    is_lasting = isinstance(outcome, BadNode)
+    return case.status(LayoutState.FAILED if is_lasting else LayoutState.WAITING, str(outcome))
