@@ -22,9 +22,10 @@ from dra_driver.telemetry.metrics import Metrics
 
 _log = logger(__name__)
 _CLIENTS: Final = 16  # at a time
-_QUEUE_SECONDS: Final = 1.0  # that one more waits for its turn
+_QUEUE_SECONDS: Final = 1.0  # that one more waits, and that each of those at work has then had
 _CLIENT_SECONDS: Final = 10.0
 _JOIN_SECONDS: Final = 2.0
+_MOST_DISCARDED: Final = 8 << 20  # bytes that are read of what is refused
 _PLAIN: Final = "text/plain; charset=utf-8"
 
 _Connection: TypeAlias = socket.socket | tuple[bytes, socket.socket]  # the base class's words
@@ -50,6 +51,9 @@ class Question:
 
 Reasons: TypeAlias = Callable[[], list[str]]
 Answers: TypeAlias = Mapping[str, Callable[[], Page] | Question]
+
+
+_NO_PAGE: Final = Page(b"no such page\n", HTTPStatus.NOT_FOUND)
 
 
 class HttpServer:
@@ -198,10 +202,10 @@ class _Server(ThreadingHTTPServer):
             del self._since[connection]
 
     def _hang_up_on_the_slow(self) -> None:
-        """End the connections that have lasted for too long, however lively they are."""
+        """End the connections that keep others waiting, however lively they are."""
         now = time.monotonic()
         for connection, since in list(self._since.items()):
-            if now - since > _CLIENT_SECONDS:
+            if now - since > _QUEUE_SECONDS:
                 with suppress(OSError):  # not TLS's own, which takes the other thread's state away
                     socket.socket.shutdown(connection, socket.SHUT_RDWR)
 
@@ -218,47 +222,46 @@ class _Handler(BaseHTTPRequestHandler):
         answer = self._asked()
         if isinstance(answer, Question):
             self._send(Page(b"only POST is answered here\n", HTTPStatus.METHOD_NOT_ALLOWED))
-        elif answer is not None:
-            self._send(answer())
+        else:
+            self._send(answer() if answer else _NO_PAGE)
 
     def do_POST(self) -> None:
         """Answer the question that is posted to that path."""
-        answer = self._asked()
-        if answer is None:
-            return
-        if not isinstance(answer, Question):
-            self._send(Page(b"only GET is answered here\n", HTTPStatus.METHOD_NOT_ALLOWED))
-            return
-        length = self._length()
-        problem = self._problem(answer, length)
-        self._send(problem or self._answered(answer, length or 0))
-        if problem is not None:  # closing with something unread would take the answer back
-            self.wfile.flush()
-            self.rfile.read(min(length or 0, 2 * answer.longest))
+        asked, length = self._asked(), self._length()
+        problem = self._problem(asked, length)
+        if isinstance(asked, Question) and problem is None:
+            self._send(self._answered(asked, length or 0))
+        elif problem is not None:
+            self._send(problem)
+            self.wfile.flush()  # closing with something unread would take the answer back
+            self.rfile.read(min(length or 0, _MOST_DISCARDED))
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base's name
         """Keep requests out of standard error."""
         _log.debug("http request", line=format % args)
 
     def _asked(self) -> Callable[[], Page] | Question | None:
-        answer = self.server.answers.get(self.path.partition("?")[0])
-        if answer is None:
-            self._send(Page(b"no such page\n", HTTPStatus.NOT_FOUND))
-        return answer
+        return self.server.answers.get(self.path.partition("?")[0])
 
     def _length(self) -> int | None:
         text = self.headers.get("Content-Length", "")
         return int(text) if re.fullmatch("[0-9]{1,18}", text) else None
 
-    def _problem(self, question: Question, length: int | None) -> Page | None:
+    def _problem(
+        self, asked: Callable[[], Page] | Question | None, length: int | None
+    ) -> Page | None:
         """Say why what is posted is not even read."""
-        if self.headers.get_content_type() != question.content_type:
-            wanted = f"only {question.content_type} is read here\n".encode()
+        if asked is None:
+            return _NO_PAGE
+        if not isinstance(asked, Question):
+            return Page(b"only GET is answered here\n", HTTPStatus.METHOD_NOT_ALLOWED)
+        if self.headers.get_content_type() != asked.content_type:
+            wanted = f"only {asked.content_type} is read here\n".encode()
             return Page(wanted, HTTPStatus.UNSUPPORTED_MEDIA_TYPE)
         if length is None:
             return Page(b"Content-Length is missing\n", HTTPStatus.LENGTH_REQUIRED)
-        if length > question.longest:
-            limit = f"more than {question.longest} bytes\n".encode()
+        if length > asked.longest:
+            limit = f"more than {asked.longest} bytes\n".encode()
             return Page(limit, HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
         return None
 

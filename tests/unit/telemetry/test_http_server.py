@@ -50,10 +50,7 @@ def test_http_answers_ok_or_one_line_per_reason(endpoint: Endpoint) -> None:
     assert get(port, "/etc/passwd") == (404, "no such page\n")
 
 
-def test_http_survives_clients_that_say_nothing(
-    endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("dra_driver.telemetry.http_server._CLIENT_SECONDS", 1.0)
+def test_http_survives_clients_that_say_nothing(endpoint: Endpoint) -> None:
     address = ("127.0.0.1", endpoint.server.port)
     silent = [socket.create_connection(address) for _ in range(20)]
     wait_for(lambda: _answers(endpoint.server.port), "an answer in spite of silent clients")
@@ -158,11 +155,8 @@ def test_a_body_that_ends_too_soon_is_refused(echo: Echo) -> None:
         assert b" 400 " in client.recv(1000)
 
 
-def test_clients_that_drip_do_not_keep_others_out(
-    echo: Echo, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_clients_that_drip_do_not_keep_others_out(echo: Echo) -> None:
     """Each of their letters comes in time; their connections last too long all the same."""
-    monkeypatch.setattr("dra_driver.telemetry.http_server._CLIENT_SECONDS", 1.0)
     done = threading.Event()
     address = ("127.0.0.1", echo.server.port)
     clients = [socket.create_connection(address, 30) for _ in range(16)]
