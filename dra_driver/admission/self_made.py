@@ -29,7 +29,7 @@ _log = logger(__name__)
 _CERTIFICATE: Final = "tls.crt"  # the names of Secrets of type kubernetes.io/tls
 _KEY: Final = "tls.key"
 _AUTHORITIES: Final = "ca.crt"
-_SECONDS: Final = 30.0  # between two looks, while all is well
+_SECONDS: Final = 10.0  # between two looks, while all is well
 _TROUBLE_SECONDS: Final = 2.0
 _LOOKS_IN_A_LIFE: Final = 20  # at least
 _STOP_SECONDS: Final = 1.0
@@ -86,7 +86,7 @@ class SelfMade:
         values = (pair.certificate, pair.key, pair.authorities)
         new = dict(zip((_CERTIFICATE, _KEY, _AUTHORITIES), values, strict=True))
         self._client.replace_secret(with_secret_data(secret, new))
-        _log.info("a certificate was made", err=why)
+        _log.info("a certificate was made", because=why)
         return pair
 
     def _is_known(self, authorities: bytes) -> bool:

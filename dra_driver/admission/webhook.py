@@ -78,15 +78,6 @@ class Webhook:
         settings.check()
         metrics = Metrics(CATALOGUE)
         served = Served(metrics)
-        self._client: WebhookClient | None = None
-        self._certificates: CertificateFiles | SelfMade
-        if settings.certificate_file is not None and settings.key_file is not None:
-            files = (settings.certificate_file, settings.key_file)
-            self._certificates = CertificateFiles(*files, served)
-        else:
-            self._client = WebhookClient(settings, settings.namespace, settings.name)
-            lifetime = timedelta(seconds=settings.lifetime_seconds)
-            self._certificates = SelfMade(self._client, settings.dns_names, lifetime, served)
         question = Question(Reviewer(settings.driver_name, metrics), "application/json", _LONGEST)
         self._https = HttpServer(
             settings.https_endpoint,
@@ -98,6 +89,15 @@ class Webhook:
         if settings.http_endpoint:
             pages = watched(metrics, list, served.reasons)
             self._http = HttpServer(settings.http_endpoint, pages)
+        self._client: WebhookClient | None = None
+        self._certificates: CertificateFiles | SelfMade
+        if settings.certificate_file is not None and settings.key_file is not None:
+            files = (settings.certificate_file, settings.key_file)
+            self._certificates = CertificateFiles(*files, served)
+        else:
+            self._client = WebhookClient(settings, settings.namespace, settings.name)
+            lifetime = timedelta(seconds=settings.lifetime_seconds)
+            self._certificates = SelfMade(self._client, settings.dns_names, lifetime, served)
 
     def start(self) -> None:
         """Serve. Raises SettingInvalid; `stop` is due even then."""

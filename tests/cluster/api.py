@@ -45,6 +45,11 @@ class Api:
         """Post an object into the collection at this path."""
         return self._json("POST", path, body)
 
+    def warned(self, path: str, body: Object) -> list[str]:
+        """Post an object into the collection at this path; gives the server's warnings."""
+        with self._request("POST", path, body) as answer:
+            return answer.headers.get_all("Warning") or []
+
     def update(self, path: str, body: Object) -> Object:
         """Replace the object at this path."""
         return self._json("PUT", path, body)

@@ -76,8 +76,18 @@ def bring_up_loopback(*addresses: str) -> None:
         fcntl.ioctl(control, _SIOCSIFFLAGS, struct.pack("16sH14x", b"lo", _IFF_UP))
         for number, address in enumerate(addresses):
             alias = f"lo:{number}".encode()
-            for request, value in ((_SIOCSIFADDR, address), (_SIOCSIFNETMASK, "255.255.255.255")):
-                fcntl.ioctl(control, request, _interface_request(alias, value))
+            _give_address(control, alias, address)
+
+
+def add_loopback_address(address: str, label: str) -> None:
+    """Give `lo` of this network namespace one more IPv4 address, under a label of its own."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
+        _give_address(control, f"lo:{label}".encode(), address)
+
+
+def _give_address(control: socket.socket, alias: bytes, address: str) -> None:
+    for request, value in ((_SIOCSIFADDR, address), (_SIOCSIFNETMASK, "255.255.255.255")):
+        fcntl.ioctl(control, request, _interface_request(alias, value))
 
 
 def _interface_request(name: bytes, address: str) -> bytes:

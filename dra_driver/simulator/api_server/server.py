@@ -2,9 +2,9 @@
 
 It serves what this driver, its tests and `dra-driver demo` need: ResourceSlices with the rules and
 feature gates of each release from 1.34 on, claims with the rules of their device status, classes,
-nodes, Pods, Events and what the webhook keeps, with resourceVersions, watches, conflicts, preconditions and dry runs. It
-allocates nothing, authorises everybody unless told otherwise, and proves nothing that only the real
-server can prove.
+nodes, Pods, Events and what the webhook keeps, with resourceVersions, watches, conflicts,
+preconditions and dry runs. It allocates nothing, authorises everybody unless told otherwise, and
+proves nothing that only the real server can prove.
 
     with ApiServer(version="1.34.4") as server:
         server.objects.create("nodes", {"metadata": {"name": "node-a"}})
