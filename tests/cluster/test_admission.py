@@ -232,6 +232,7 @@ def test_kubectl_shows_each_field_on_a_line(webhook: Installed, namespace: Names
     bad = claim(entry(WRONG), entry(config(interval="Long")))
     with pytest.raises(Exception, match="is invalid") as caught:
         namespace.apply(bad)
+    print(caught.value)
     lines = str(caught.value).splitlines()
     assert any("spec.devices.config[0].opaque.parameters.sharing.strategy: " in x for x in lines)
     assert any("spec.devices.config[1].opaque.parameters.sharing.interval: " in x for x in lines)

@@ -15,6 +15,7 @@ _GATES: Final = (
     "ResourceHealthStatus",
 )
 _TAINT_RULES: Final = "resource.k8s.io/v1alpha3=true"
+_OLDER_APIS: Final = "resource.k8s.io/v1beta1=true,resource.k8s.io/v1beta2=true"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ VARIANTS: Final = (
         (
             "--feature-gates=" + ",".join(f"{gate}=true" for gate in _GATES),
             # With DRADeviceTaints scheduler and controller manager of 1.34 wait for this API.
-            f"--runtime-config={_TAINT_RULES}",
+            f"--runtime-config={_TAINT_RULES},{_OLDER_APIS}",
         ),
     ),
 )
