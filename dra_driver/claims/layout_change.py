@@ -12,7 +12,7 @@ from dra_driver.claims.layout_plan import Obstacles, Target, Work, users, work_f
 from dra_driver.host import failpoint, failpoints_of
 from dra_driver.mig import LayoutEffect, Standing
 from dra_driver.model import DriverError, Gpu, gpu_device_name
-from dra_driver.model.errors import DeviceInUse, HardwareBusy, RecordDamaged
+from dra_driver.model.errors import Bug, DeviceInUse, HardwareBusy, RecordDamaged
 from dra_driver.state import (
     DeviceRecord,
     LayoutNote,
@@ -28,7 +28,7 @@ from dra_driver.telemetry import logger
 
 log = logger(__name__)
 
-STEPS: Final = ("reserve", "note", "change", "finish", "release")
+STEPS: Final = ("reserve", "note", "change", "finish", "release")  # places for tests to kill at
 
 
 class LayoutChange:
@@ -172,6 +172,8 @@ class LayoutChange:
 @contextmanager
 def _step(name: str) -> Iterator[None]:
     """Let tests kill the process before, inside and after a step: `before-layout:<step>` …."""
+    if name not in STEPS:
+        raise Bug(f"layouts have no step {name!r}")
     failpoint(f"before-layout:{name}")
     with failpoints_of(f"layout:{name}"):
         yield

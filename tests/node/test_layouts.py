@@ -120,6 +120,22 @@ def test_mig_mode_is_not_switched_where_that_resets_the_gpu(layout_bed: MakeLayo
     bed.becomes([("1g.5gb", 2), ("2g.10gb", 1), ("3g.20gb", 1)])
 
 
+def test_where_a_reset_is_allowed_and_can_not_be_had_the_gpu_stays_in_use(
+    layout_bed: MakeLayoutBed,
+) -> None:
+    """NVML can't reset a GPU of a virtual machine: the switch stays pending, and is taken back."""
+    bed = layout_bed({"model": "a100-40gb"})
+    bed.configure("all-balanced", CONFIG.replace("LAYOUT}", "LAYOUT, allowReset: true}"))
+    bed.serve()
+    bed.says("LayoutFailed", "takes a reset of the GPU; do it by hand")
+    eventually(lambda: bed.taints() == set(), "it is not held back any more")
+    mig = bed.bed.node.gpu(0)["mig"]
+    assert (mig["current"], mig["pending"]) == (False, False)
+    assert bed.notes() == []
+    claim = bed.prepared("whole", "gpu-0")
+    bed.bed.kubelet.unprepare(DRIVER, [claim])
+
+
 def test_a_layout_the_gpu_can_not_have_leaves_it_in_use(layout_bed: MakeLayoutBed) -> None:
     bed = layout_bed({}, {"model": "t4"})
     bed.configure("all-7g.80gb")

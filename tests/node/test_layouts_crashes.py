@@ -1,7 +1,10 @@
 """A plugin that is killed while it applies a layout, and nodes that are rebooted under claims."""
 
+import re
+
 import pytest
 
+from dra_driver.claims.layout_change import STEPS
 from dra_driver.simulator.kubelet_plugin import CallFailed
 from dra_driver.state import LayoutNote, LayoutNotes, NotedSlot
 from tests.support.kubelet import DRIVER, eventually
@@ -48,6 +51,10 @@ def killed_at(bed: LayoutBed, point: str) -> None:
     plugin = bed.serve(DRA_DRIVER_FAILPOINT=point)
     eventually(lambda: not plugin.running, f"it is killed at {point}")
     assert plugin.wait() == -9
+
+
+def test_every_step_has_its_kills() -> None:
+    assert {re.search(r"layout:(\w+)", point)[1] for point in POINTS} == set(STEPS)  # type: ignore[index]
 
 
 @pytest.mark.parametrize("point", POINTS)
