@@ -13,6 +13,14 @@ from tests.support.plugin_process import NodeBed
 
 QUICK = ("--prepare-retry=500ms", "--poll-interval=200ms")
 PART = "gpu-1-mig-1g10gb-19-0"
+MADE = "gpu-0-mig-2g20gb-14-2"  # made for the claim
+_DYNAMIC = """\
+apiVersion: config.gpu-dra-driver.dev/v1alpha1
+kind: NodeConfig
+rules:
+- match: {index: [0]}
+  partitioning: {mode: Dynamic}
+"""
 WITH_PARTITION = NodeSpec.model_validate(
     {
         "gpus": [
@@ -29,6 +37,18 @@ def started(bed: NodeBed) -> NodeBed:
     bed.kubelet.start()
     bed.serve(*QUICK)
     return bed
+
+
+def dynamic(bed: NodeBed) -> tuple[str, ...]:
+    """Options with which partitions of the first GPU are made for claims."""
+    config = bed.folder / "node.yaml"
+    config.write_text(_DYNAMIC)
+    return (*QUICK, f"--config={config}")
+
+
+def partitions(bed: NodeBed) -> list[str]:
+    """Profiles of the partitions that stand on the first GPU."""
+    return [instance["profile"] for instance in bed.node.gpu(0)["instances"]]
 
 
 @contextmanager
@@ -52,6 +72,11 @@ def unprepare(bed: NodeBed, ref: ClaimRef) -> None:
 def refused(bed: NodeBed, ref: ClaimRef) -> str:
     """Reason for which a Prepare is refused; empty when it is not."""
     return reason_of(lambda: prepare(bed, ref))
+
+
+def line_of(bed: NodeBed, ref: ClaimRef) -> str:
+    """Line of the log that says why the last Prepare of a claim failed."""
+    return bed.processes[-1].lines("call failed", "operation=prepare", f"/{ref.name} ")[-1]
 
 
 def cdi_file(bed: NodeBed, ref: ClaimRef) -> Path:

@@ -1,13 +1,22 @@
-"""Field reports about drivers, reboots and repeated calls, on the real process."""
+"""Field reports about GPU drivers, renumbered GPUs and reboots, on the real process."""
 
 import shutil
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
+from dra_driver.model import ClaimRef
+from dra_driver.simulator.kubelet_plugin import CallFailed
+from dra_driver.simulator.node_file import GpuSpec, NodeSpec
 from tests.faults.reports import (
+    MADE,
     PART,
     WITH_PARTITION,
     cdi_file,
+    dynamic,
+    line_of,
     nodes_of,
     prepare,
     record_file,
@@ -19,6 +28,42 @@ from tests.faults.reports import (
 from tests.support.cdi_rules import edits
 from tests.support.kubelet import DRIVER, eventually
 from tests.support.plugin_process import MakeBed, NodeBed
+
+THREE = NodeSpec(gpus=(*WITH_PARTITION.gpus, GpuSpec(model="h100-80gb")))
+
+# B05: names and minor numbers are not the hardware
+
+
+def test_b05_a_claim_stays_on_its_gpu_when_minors_are_swapped(make_bed: MakeBed) -> None:
+    bed = started(make_bed(gpus=2))
+    mine, uuid = bed.claim("mine", "gpu-1"), bed.node.gpu(1)["uuid"]
+    prepare(bed, mine)
+    assert nodes_of(bed, mine) == {"/dev/nvidia1"}
+    with while_dead(bed):
+        for gpu, minor in ((0, 7), (1, 0), (0, 1)):
+            bed.node.set_minor(gpu, minor)
+    assert {gpu["minor"]: gpu["uuid"] for gpu in bed.node.show()["gpus"]}[0] == uuid
+    prepare(bed, mine)
+    assert nodes_of(bed, mine) == {"/dev/nvidia0"}
+    other = bed.claim("other", "gpu-0")  # the name that the held GPU has now
+    assert refused(bed, other) == "DeviceInUse"
+    assert "held by claim default/mine" in line_of(bed, other)
+    unprepare(bed, mine)
+    assert refused(bed, other) == ""
+
+
+def test_b05_a_claim_on_a_gpu_that_is_gone_is_refused_by_its_uuid(make_bed: MakeBed) -> None:
+    bed = started(make_bed(gpus=2))
+    mine, uuid = bed.claim("mine", "gpu-0"), bed.node.gpu(0)["uuid"]
+    prepare(bed, mine)
+    with while_dead(bed):
+        bed.node.remove_gpu(0)
+        bed.node.set_minor(0, 0)  # the other card is /dev/nvidia0 and gpu-0 from now on
+    assert refused(bed, mine) == "DeviceNotFound"
+    assert uuid in line_of(bed, mine)
+    unprepare(bed, mine)
+    assert bed.claim_files() == set()
+
 
 # B12: CDI files follow the driver
 
@@ -97,8 +142,7 @@ def test_b15_a_partition_that_a_reboot_took_is_named_and_comes_back(make_bed: Ma
         shutil.rmtree(bed.cdi_folder)
         bed.node.reboot()
     assert refused(bed, claim) == "DeviceNotFound"
-    (line,) = bed.processes[-1].lines("call failed", "operation=prepare")
-    assert PART in line
+    assert PART in line_of(bed, claim)
     other = bed.node.state.partition(1, "1g.10gb", 1)
     assert refused(bed, claim) == "DeviceNotFound", "another placement is another partition"
     bed.node.state.partition(1, "1g.10gb", 0)
@@ -140,30 +184,53 @@ def test_b15_a_plain_restart_touches_nothing_that_works(make_bed: MakeBed) -> No
     assert [(s.st_ino, s.st_mtime_ns) for s in after] == [(s.st_ino, s.st_mtime_ns) for s in before]
 
 
-# B18: Prepare is called again
+# B32: Pods end while there is no GPU driver
 
 
-def test_b18_many_pods_that_share_a_claim_start_at_once(make_bed: MakeBed) -> None:
-    bed = started(make_bed(gpus=1))
-    claim = bed.claim("shared", "gpu-0")
-    with ThreadPoolExecutor(16) as pods:
-        answers = list(pods.map(lambda _: bed.kubelet.prepare(DRIVER, [claim]), range(16)))
-    assert all(answer == answers[0] for answer in answers)
-    unprepare(bed, claim)
-    assert bed.claim_files() == set()
+def test_b32_without_a_gpu_driver_pods_end_and_others_hear_why_they_wait(
+    make_bed: MakeBed,
+) -> None:
+    bed = make_bed(spec=THREE)
+    bed.kubelet.start()
+    plugin = bed.serve(*dynamic(bed))
+    names = ("gpu-2", PART, MADE)
+    whole, part, made = claims = [bed.claim(f"claim-{name}", name) for name in names]
+    for claim in claims:
+        prepare(bed, claim)
+    plugin.kill()
+    with no_gpu_driver(bed):
+        bed.serve(*dynamic(bed), wait=False)
+        late = bed.claim("late", "gpu-2")
+        eventually(lambda: is_told(bed, late, "DriverNotReady"), "it answers all the same")
+        assert "libnvidia-ml" in line_of(bed, late)
+        for claim in claims:
+            unprepare(bed, claim)
+        assert bed.claim_files() == set()
+    eventually(lambda: bed.get("/readyz")[0] == 200, "ready when the GPU driver is back")
+    for claim in (whole, made):
+        prepare(bed, claim)
+    assert refused(bed, part) == "DeviceNotFound", "partitions end with the GPU driver"
 
 
-# B20: what was begun is finished or taken back
+def is_told(bed: NodeBed, claim: ClaimRef, reason: str) -> bool:
+    """Whether a claim is refused so; the kubelet may still ask the plugin that was killed."""
+    with pytest.raises(CallFailed) as told:
+        prepare(bed, claim)
+    return reason in str(told.value)
 
 
-def test_b20_a_prepare_that_failed_half_way_holds_nothing(make_bed: MakeBed) -> None:
-    bed = started(make_bed(gpus=1))
-    claim = bed.claim("mine", "gpu-0")
-    bed.cdi_folder.touch()  # a file
-    assert refused(bed, claim) == "StorageFailed"
-    assert bed.claim_files() == set()
-    bed.cdi_folder.unlink()
-    other = bed.claim("other", "gpu-0")
-    assert prepare(bed, other) == ["gpu-0"], "without waiting for an Unprepare of the first"
-    unprepare(bed, other)
-    assert prepare(bed, claim) == ["gpu-0"]
+@contextmanager
+def no_gpu_driver(bed: NodeBed) -> Iterator[None]:
+    """Remove the GPU driver from the host, its library and its kernel module, and bring it back."""
+    root = bed.node.root
+    devices = root / "proc/devices"
+    text = devices.read_text()
+    away = (bed.node.library, root / "proc/driver/nvidia")
+    for path in away:
+        path.rename(path.with_name("away"))
+    devices.write_text("Character devices:\n  1 mem\n\nBlock devices:\n259 blkext\n")
+    yield
+    bed.node.state.driver_reload()
+    devices.write_text(text)
+    for path in away:
+        path.with_name("away").rename(path)
