@@ -61,7 +61,9 @@ class MpsService:
     def _ensure(
         self, request: pb.EnsureRequest, context: grpc.ServicerContext
     ) -> pb.EnsureResponse:
-        left = context.time_remaining()
+        left = cast(
+            "float | None", context.time_remaining()
+        )  # None: no deadline, whatever the types say
         seconds = self._patience if left is None else min(left - _MARGIN_SECONDS, self._patience)
         answer = pb.EnsureResponse(client_limit=self._client_limit())
 
