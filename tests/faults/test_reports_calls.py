@@ -57,6 +57,7 @@ def test_b18_many_pods_that_share_a_claim_start_at_once(make_bed: MakeBed) -> No
 
 # B20: what was begun is finished or taken back
 
+SMALLER = "gpu-0-mig-1g10gb-19-0"
 CHANGES = STEPS["prepare"][STEPS["prepare"].index("reserve") :]
 
 
@@ -101,6 +102,25 @@ def test_b20_a_prepare_that_died_after_any_step_is_finished_or_taken_back(
         assert partitions(bed) == ["2g.20gb"]
     unprepare(bed, claim)
     assert (bed.claim_files(), partitions(bed)) == (set(), [])
+    assert prepare(bed, other) == [MADE]
+
+
+def test_b20_what_was_begun_for_another_allocation_is_taken_back(make_bed: MakeBed) -> None:
+    bed = make_bed(gpus=1)
+    bed.kubelet.start()
+    options = dynamic(bed)
+    plugin = bed.serve(*options, environment={"DRA_DRIVER_FAILPOINT": "after-prepare:cdi"})
+    claim, other = bed.claim("mine", MADE), bed.claim("other", MADE)
+    with pytest.raises(CallFailed):
+        prepare(bed, claim)
+    assert plugin.wait() == -9
+    found = bed.api.objects.get("resourceclaims", claim.name)
+    (result,) = found["status"]["allocation"]["devices"]["results"]
+    result["device"] = SMALLER
+    bed.api.objects.replace("resourceclaims", found, part="status")
+    bed.serve(*options)
+    assert prepare(bed, claim) == [SMALLER]
+    assert partitions(bed) == ["1g.10gb"]
     assert prepare(bed, other) == [MADE]
 
 
