@@ -24,7 +24,9 @@ def _fast_disk() -> Iterator[None]:
         yield
 
 
-@pytest.mark.timeout(600)  # a failure is made as short as can be, for up to five minutes
+# A failure is made as short as can be, for up to five minutes. A timeout within that time would be
+# told as FlakyStrategyDefinition, in place of what failed.
+@pytest.mark.timeout(600)
 @pytest.mark.usefixtures("_fast_disk")
 def test_the_promises_hold_whatever_happens() -> None:
     run_state_machine_as_test(
