@@ -13,7 +13,7 @@ from dra_driver.nvml.worker import Call, Worker
 from dra_driver.telemetry import logger
 
 LISTEN_SECONDS: Final = 2.0  # that GPUs have to be added to an event set
-_LEAVE_SECONDS: Final = 6 * WAIT_MILLISECONDS / 1000  # for the listener to leave NVML
+_LEAVE_SECONDS: Final = 3 * WAIT_MILLISECONDS / 1000  # for the listener to leave NVML
 _REFUSAL_SECONDS: Final = 60.0  # before a GPU whose events failed to be added is tried again
 _FOR_EVER: Final = float("inf")
 

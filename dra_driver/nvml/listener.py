@@ -11,11 +11,11 @@ from dra_driver.nvml.events import EventSet, HardwareEvent
 from dra_driver.nvml.library import Library
 from dra_driver.telemetry import logger
 
-WAIT_MILLISECONDS: Final = 250  # also how long a stop may take to be noticed
+WAIT_MILLISECONDS: Final = 500  # also how long a stop may take to be noticed
 _GATHER_MILLISECONDS: Final = 20  # pause in a burst of events after which they are told together
 _GATHER_MOST: Final = 64  # events told at once
 _GATHER_SECONDS: Final = 0.25  # a burst that goes on is told after this long
-_PACE_SECONDS: Final = 0.25  # from one round to the next at least, whatever NVML answers
+_PACE_SECONDS: Final = 0.5  # from one round to the next at least, whatever NVML answers
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0  # between two attempts while waiting fails
 _PROVEN_SECONDS: Final = 10.0  # a set that worked this long is good
 _STUCK_SECONDS: Final = 10.0  # a wait that has not come back so long after it should is stuck
