@@ -4,7 +4,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final, cast
+from typing import Any, Final
 
 import grpc
 
@@ -61,10 +61,9 @@ class MpsService:
     def _ensure(
         self, request: pb.EnsureRequest, context: grpc.ServicerContext
     ) -> pb.EnsureResponse:
-        left = cast(
-            "float | None", context.time_remaining()
-        )  # None: no deadline, whatever the types say
-        seconds = self._patience if left is None else min(left - _MARGIN_SECONDS, self._patience)
+        left: Any = context.time_remaining()  # None without a deadline, whatever its type says
+        patience = self._patience
+        seconds = patience if left is None else min(left - _MARGIN_SECONDS, patience)
         answer = pb.EnsureResponse(client_limit=self._client_limit())
 
         def work() -> None:
