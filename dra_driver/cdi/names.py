@@ -28,6 +28,7 @@ class CdiDevice:
     ci_id: int | None = None
     uuid: str = ""  # of the GPU or of the partition
     share_id: str | None = None
+    mps_folders: tuple[str, str] | None = None  # of its control daemon: sockets, and /dev/shm
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,8 @@ _CDI_VERSION: Final = "0.6.0"  # all we use came by 0.5.0; every runtime that ha
 _ENVIRONMENT: Final = ("NVIDIA_VISIBLE_DEVICES=void",)
 _FILE_OPTIONS: Final = ("ro", "nosuid", "nodev", "rbind", "rprivate")
 _SOCKET_OPTIONS: Final = ("nosuid", "nodev", "noexec", "rbind", "rprivate")
+_MPS_FOLDER: Final = "/tmp/nvidia-mps"  # noqa: S108 - where programs look; a mount lies over it
+_SHM_FOLDER: Final = "/dev/shm"  # noqa: S108 - likewise
 _DEVICE_ACCESS: Final = "rw"  # without `m`: containers make no nodes of their own
 _CAPABILITY_MODE: Final = 0o444  # as nvidia-modprobe makes them
 
@@ -107,7 +109,7 @@ class ClaimSpecs:
         if not by_name:
             raise Bug(f"claim {claim_uid} has no device to write a CDI file for")
         entries = [
-            _device(name, deviceNodes=_device_nodes(self._nodes.of(device)))
+            _device(name, deviceNodes=_device_nodes(self._nodes.of(device)), **_mps(device))
             for name, device in by_name.items()
         ]
         annotations = {self._names.note_key: note} if note else {}
@@ -144,6 +146,20 @@ def _document(kind: str, devices: list[dict[str, Any]], annotations: dict[str, s
 
 def _device(name: str, **edits: list[Any]) -> dict[str, Any]:
     return {"name": name, "containerEdits": edits}
+
+
+def _mps(device: CdiDevice) -> dict[str, list[Any]]:
+    """Edits by which programs find the control daemon of MPS that their device has.
+
+    Devices of one set have the same: for runtimes a later mount at a place replaces the earlier.
+    """
+    if device.mps_folders is None:
+        return {}
+    places = zip(device.mps_folders, (_MPS_FOLDER, _SHM_FOLDER), strict=True)
+    return {
+        "env": [f"CUDA_MPS_PIPE_DIRECTORY={_MPS_FOLDER}"],
+        "mounts": [_mount(HostFile(*place), _SOCKET_OPTIONS) for place in places],
+    }
 
 
 def _device_nodes(nodes: Iterable[DeviceNode]) -> list[dict[str, Any]]:

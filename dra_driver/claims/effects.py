@@ -108,4 +108,5 @@ def as_cdi_device(device: DeviceRecord) -> CdiDevice:
         ci_id=device.ci_id,
         uuid=device.uuid,
         share_id=device.share_id,
+        mps_folders=device.mps_folders,
     )

@@ -2,7 +2,7 @@
 
 import time
 from dataclasses import replace
-from typing import Final
+from typing import Final, TypeGuard
 
 from dra_driver.config import DeviceSharing, check_on_hardware, resolve_configs, stored_form
 from dra_driver.model import (
@@ -21,11 +21,11 @@ from dra_driver.model import (
     gpu_device_name,
 )
 from dra_driver.model.errors import (
-    ConfigInvalid,
     DeviceNotFound,
     DeviceUnhealthy,
     HardwareBusy,
 )
+from dra_driver.sharing.mps_sets import with_sets
 from dra_driver.state import ClaimRecord, DeviceRecord
 
 _NAMED: Final = 16  # devices in a message
@@ -42,18 +42,18 @@ def plan(
     sharing = resolve_configs(claim, found)
     for wanted, places in sharing.groups():
         check_on_hardware(wanted.settings, [found[place] for place in places], wanted.source)
-        _refuse_mps(wanted)
-    devices = (
+    devices = [
         _record(allocated, device, wanted)
         for allocated, device, wanted in zip(claim.devices, found, sharing.devices, strict=True)
-    )
+    ]
+    by_mps = [each.group if _is_mps(each) else None for each in sharing.devices]
     record = ClaimRecord(
         namespace=claim.ref.namespace,
         name=claim.ref.name,
         uid=claim.ref.uid,
         boot_id=boot_id,
         planned=int(time.time()),
-        devices=tuple(devices),
+        devices=with_sets(claim, devices, by_mps),
     )
     return record, sharing.remarks
 
@@ -142,12 +142,8 @@ def _locate(device: DeviceRecord, inventory: Inventory) -> DeviceRecord:
     )
 
 
-def _refuse_mps(wanted: DeviceSharing) -> None:
-    if wanted.settings.strategy is Strategy.MPS:
-        raise ConfigInvalid(
-            f"{wanted.source}: sharing.strategy: MPS is not offered by this version of the driver; "
-            "allowed: TimeSlicing"
-        )
+def _is_mps(wanted: DeviceSharing | None) -> TypeGuard[DeviceSharing]:
+    return wanted is not None and wanted.settings.strategy is Strategy.MPS
 
 
 def _find(

@@ -8,6 +8,8 @@ from dra_driver.model.errors import ClaimNotAllocated, ConfigInvalid
 
 _DEVICES: Final = "status.allocation.devices"
 _FROM_CLASS: Final = "FromClass"
+# On the claims that the scheduler makes for Pods with extended resources (resource/v1/types.go).
+_EXTENDED: Final = "resource.kubernetes.io/extended-resource-claim"
 
 
 def claim_from_json(obj: Mapping[str, Any], driver: str, pool: str) -> ResourceClaim:
@@ -32,7 +34,9 @@ def claim_from_json(obj: Mapping[str, Any], driver: str, pool: str) -> ResourceC
         if _text(ref, entry, "driver", path) == driver and _text(ref, entry, "pool", path) == pool
     )
     configs = tuple(_configs(ref, devices, driver, results))
-    return ResourceClaim(ref, results, configs, tuple(_pods(ref, status)))
+    annotations = _map(ref, obj["metadata"], "annotations", "metadata.annotations")
+    by_container = annotations.get(_EXTENDED) == "true"
+    return ResourceClaim(ref, results, configs, tuple(_pods(ref, status)), by_container)
 
 
 def claim_ref(obj: Mapping[str, Any]) -> ClaimRef:

@@ -53,6 +53,7 @@ class ResourceClaim:
     devices: tuple[AllocatedDevice, ...]
     configs: tuple[DeviceConfig, ...] = ()
     pods: tuple[str, ...] = ()  # UIDs of the Pods that may use it
+    by_container: bool = False  # made by the scheduler: each request is for one container
 
 
 @dataclass(frozen=True, slots=True)

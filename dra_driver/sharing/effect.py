@@ -15,6 +15,7 @@ from dra_driver.model import TimeSlice
 from dra_driver.model.errors import TryAgain
 from dra_driver.nvml import GpuAbsent, Gpus
 from dra_driver.sharing.memory_limits import MemoryLimits
+from dra_driver.sharing.mps import MpsSets
 from dra_driver.sharing.time_slices import TimeSliceNotSupported, TimeSlices
 from dra_driver.state import ClaimRecord, DeviceRecord, Holding
 from dra_driver.telemetry import logger
@@ -25,7 +26,7 @@ _log = logger(__name__)
 
 
 class SharingEffect:
-    """Sets time-slices and memory limits; a claim that needs neither costs nothing."""
+    """Sets time-slices, memory limits and MPS; a claim that needs none of them costs nothing."""
 
     name = "sharing"
 
@@ -34,6 +35,7 @@ class SharingEffect:
     ) -> None:
         """Ask `holdings` who else has a device."""
         self._limits = MemoryLimits(gpus, settings, holdings)
+        self._mps = MpsSets(gpus, settings, holdings)
         self._locks: Path = settings.data_folder / "gpus.lock"
         self._slices = TimeSlices(settings)
         self._holdings = holdings
@@ -46,10 +48,11 @@ class SharingEffect:
                 self._set(device, interval)
                 failpoint("after-time-slice")
         self._limits.apply(record)
-        return record
+        return self._mps.apply(record)
 
     def undo(self, record: ClaimRecord) -> None:
         """Put back what no other claim needs; a GPU that is gone needs nothing."""
+        self._mps.undo(record)
         self._limits.undo(record)
         for device, interval in _sliced(record):
             if interval is TimeSlice.DEFAULT:
@@ -81,6 +84,7 @@ class SharingEffect:
             with RangeLock(self._locks, device.gpu_uuid, _LOCK_SECONDS):
                 if any(held.gpu_uuid == device.gpu_uuid for held in self._holdings()):
                     self._set(device, interval)
+        self._mps.assert_again(records)
 
     def _limit_again(self, record: ClaimRecord) -> None:
         try:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from dra_driver.config import differences, read_stored
 from dra_driver.model import SharingSettings
 from dra_driver.model.claim import ClaimRef
-from dra_driver.model.errors import DeviceInUse, RecordDamaged
+from dra_driver.model.errors import ConfigInvalid, DeviceInUse, RecordDamaged
 from dra_driver.model.gpu import Placement
 from dra_driver.state.record import ClaimRecord
 from dra_driver.state.reservation import is_reservation
@@ -29,6 +29,7 @@ class Holding:
     sharing: SharingSettings | None = None
     memory_limit: int | None = None  # bytes that each of `pods` may have of the device
     pods: tuple[str, ...] = ()
+    mps_set: str | None = None  # whose control daemon serves the device
 
     def conflicts_with(self, other: "Holding") -> bool:
         """Whether both can't be held at once.
@@ -47,6 +48,12 @@ class Holding:
         same_device = self.span == other.span
         shared = self.share_id is not None and other.share_id is not None
         return not (same_device and shared and self.share_id != other.share_id)
+
+    def has_other_peers_than(self, other: "Holding") -> bool:
+        """Whether both have the same device, and each a control daemon of MPS of its own for it."""
+        if self.mps_set is None or other.mps_set in (None, self.mps_set):
+            return False
+        return (self.gpu_uuid, self.span) == (other.gpu_uuid, other.span)
 
     def disagrees_with(self, other: "Holding") -> bool:
         """Whether both have the same device and want it set differently."""
@@ -68,6 +75,7 @@ def holdings(record: ClaimRecord) -> list[Holding]:
             sharing=read_stored(device.sharing) if device.sharing else None,
             memory_limit=device.memory_limit,
             pods=record.pods,
+            mps_set=device.mps_set,
         )
         for device in record.devices
     ]
@@ -129,14 +137,21 @@ class Ownership:
                     raise DeviceInUse(_held_by_other(record, holding, other))
                 if holding.disagrees_with(other):
                     raise DeviceInUse(_set_otherwise(record, holding, other))
-            for twin in wanted[:position]:
-                if holding.conflicts_with(twin):
-                    raise DeviceInUse(
-                        f"claim {record.ref} was allocated {twin.device} and {holding.device}, "
-                        "which are the same hardware; delete it so that it is allocated again"
-                    )
+                if holding.has_other_peers_than(other):
+                    raise DeviceInUse(self._other_peers(record, holding, other))
+            _refuse_twins(record, holding, wanted[:position])
             if not holding.admin_access:
                 self._refuse_unknown(record, holding)
+
+    def _other_peers(self, record: ClaimRecord, wanted: Holding, held: Holding) -> str:
+        theirs = sorted(h.device for h in self._by_claim[held.claim.uid] if _together(h, held))
+        ours = sorted(h.device for h in holdings(record) if _together(h, wanted))
+        return (
+            f"{wanted.device} for claim {record.ref} has a control daemon of MPS for "
+            f"{' with '.join(theirs)}, which claim {held.claim} shares, and the claim wants one "
+            f"for {' with '.join(ours)}; sets of devices can be equal, not overlap: ask for the "
+            "same devices, or for one in each claim"
+        )
 
     def _refuse_unknown(self, record: ClaimRecord, wanted: Holding) -> None:
         for uid, why in self.unknown.items():
@@ -146,6 +161,24 @@ class Ownership:
                     f"{uid}: {why}; it is free once that claim's Pods have ended, or when you have "
                     "removed this file because none of them runs"
                 )
+
+
+def _refuse_twins(record: ClaimRecord, holding: Holding, before: Iterable[Holding]) -> None:
+    for twin in before:
+        if holding.conflicts_with(twin):
+            raise DeviceInUse(
+                f"claim {record.ref} was allocated {twin.device} and {holding.device}, which are "
+                "the same hardware; delete it so that it is allocated again"
+            )
+        if holding.has_other_peers_than(twin):
+            raise ConfigInvalid(
+                f"claim {record.ref}: sharing.strategy: MPS: {holding.device} is asked for with "
+                "different others, by several of its containers; a device has one control daemon"
+            )
+
+
+def _together(one: Holding, other: Holding) -> bool:
+    return one.mps_set == other.mps_set
 
 
 def _set_otherwise(record: ClaimRecord, wanted: Holding, held: Holding) -> str:

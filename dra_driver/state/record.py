@@ -49,6 +49,8 @@ class DeviceRecord(BaseModel):
     made: bool = False  # this driver gives the hardware that shape for the claim
     memory_limit: int | None = None  # bytes that a Pod may use for this share; None: no limit
     sharing: dict[str, Any] | None = None  # settings, in the words of `sharing` of a config
+    mps_set: str | None = None  # devices of one set have one control daemon of MPS together
+    mps_folders: tuple[str, str] | None = None  # on the host: its sockets, and /dev/shm
     may_reset: bool = False  # MIG mode may be switched for it where that resets the GPU
     cdi_ids: tuple[str, ...] = ()
 

@@ -1,0 +1,155 @@
+"""Control daemons of MPS for the claims that want them, by the MPS agent.
+
+A set of devices has one daemon, from the first claim that has it to the last; the records tell who
+has it. While claims have it, it stays as it is.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+from dra_driver.config import Settings
+from dra_driver.host import RangeLock, failpoint
+from dra_driver.model.errors import DeviceInUse, HardwareBusy
+from dra_driver.nvml import GpuJobs, Gpus
+from dra_driver.rpc import mps_v1_pb2 as pb
+from dra_driver.sharing.mps_client import AgentAway, MpsAgent
+from dra_driver.sharing.mps_modes import ComputeModes
+from dra_driver.sharing.mps_notes import MpsFolders, SetNotes
+from dra_driver.sharing.mps_sets import sets_of, spec_of
+from dra_driver.sharing.mps_spec import MpsSpec, from_message
+from dra_driver.state import ClaimRecord, DeviceRecord, Holding, Phase
+from dra_driver.telemetry import logger
+
+_log = logger(__name__)
+
+_LOCK_SECONDS: Final = 20.0
+
+
+class MpsSets:
+    """Asks the agent for what records say; a claim without MPS costs nothing."""
+
+    def __init__(
+        self, gpus: Gpus, settings: Settings, holdings: Callable[[], Iterable[Holding]]
+    ) -> None:
+        """Ask `holdings` who else has a set; `gpus` puts right what an agent that died has left."""
+        self._folders = MpsFolders(settings)
+        self._locks = settings.data_folder / "mps.lock"
+        self._notes = SetNotes(self._folders)
+        self._modes = ComputeModes(GpuJobs(gpus, settings))
+        self._agent = MpsAgent(self._folders.socket)
+        self._holdings = holdings
+
+    def apply(self, record: ClaimRecord) -> ClaimRecord:
+        """Let a daemon serve each set of the claim; gives the record with the sets' folders.
+
+        Raises AgentAway, DeviceInUse when a daemon has as many claims as it can serve,
+        ConfigInvalid, and what starting a daemon fails with.
+        """
+        for mps_set, devices in sets_of(record).items():
+            with self._lock(mps_set):
+                others = self._others(mps_set, record.uid)
+                failpoint("before-mps")
+                state = self._ensure(record, spec_of(mps_set, devices), others)
+                failpoint("after-mps")
+            record = _with_folders(record, state)
+        return record
+
+    def undo(self, record: ClaimRecord) -> None:
+        """Release the sets that no other claim has. Without an agent nothing runs for them."""
+        for mps_set in sets_of(record):
+            with self._lock(mps_set):
+                if not self._others(mps_set, record.uid):
+                    failpoint("before-release-mps")
+                    self._release(mps_set)
+                    failpoint("after-release-mps")
+
+    def assert_again(self, records: Sequence[ClaimRecord]) -> None:
+        """Release what no claim needs, and ask again for what live claims need and the agent lacks.
+
+        Raises AgentAway, and what a daemon fails with.
+        """
+        wanted = {
+            mps_set: (record, devices)
+            for record in records
+            for mps_set, devices in sets_of(record).items()
+        }
+        for mps_set in set(self._notes.ids()) - wanted.keys():
+            self._release_stray(mps_set)
+        there = self._agent.sets() if wanted else {}
+        for mps_set, (record, devices) in wanted.items():
+            spec = spec_of(mps_set, devices)
+            if mps_set not in there or from_message(there[mps_set].set).uuids != spec.uuids:
+                with self._lock(mps_set):
+                    if self._others(mps_set, ""):
+                        self._ensure(record, spec, {record.uid})
+
+    def _release_stray(self, mps_set: str) -> None:
+        lock = self._lock(mps_set)
+        try:
+            if lock.try_acquire() and not self._others(mps_set, ""):
+                _log.info("an MPS set that no claim has is released", set=mps_set)
+                self._release(mps_set)
+        finally:
+            lock.release()
+
+    def _ensure(self, record: ClaimRecord, spec: MpsSpec, others: set[str]) -> pb.SetState:
+        is_first = not others and record.phase is not Phase.PREPARED
+        try:
+            state, most = self._agent.ensure(spec, replace=is_first)
+        except DeviceInUse:
+            running = self._agent.sets().get(spec.id)
+            if running is None or is_first:
+                raise
+            # What claims have now was asked for by another release of this driver: it stays.
+            state, most = self._agent.ensure(from_message(running.set), replace=False)
+        if len(others - {record.uid}) >= most:
+            raise DeviceInUse(
+                f"MPS serves {most} clients on each device, and {most} claims have {spec}; claim "
+                f"{record.ref} waits until one of them ends"
+            )
+        return state
+
+    def _release(self, mps_set: str) -> None:
+        try:
+            self._agent.release(mps_set)
+        except AgentAway:
+            self._withdraw(mps_set)
+
+    def _withdraw(self, mps_set: str) -> None:
+        """Without an agent: take back what it would, so that it does not begin the set anew."""
+        note = self._notes.get(mps_set)
+        if note is None:
+            return
+        lock = self._folders.lock(0)
+        try:
+            if not lock.try_acquire():
+                raise HardwareBusy(
+                    f"the MPS agent has begun and does not answer yet ({self._folders.socket})"
+                )
+            self._modes.let_go(note.spec)
+            self._notes.remove(mps_set)
+        finally:
+            lock.release()
+        _log.info("an MPS set is taken back without its agent", set=note.spec)
+
+    def _others(self, mps_set: str, uid: str) -> set[str]:
+        """UIDs of the claims that have the set, but for one."""
+        return {
+            held.claim.uid
+            for held in self._holdings()
+            if held.mps_set == mps_set and held.claim.uid != uid
+        }
+
+    def _lock(self, mps_set: str) -> RangeLock:
+        return RangeLock(self._locks, mps_set, _LOCK_SECONDS)
+
+
+def _with_folders(record: ClaimRecord, state: pb.SetState) -> ClaimRecord:
+    folders = (state.pipe_folder, state.shm_folder)
+
+    def told(device: DeviceRecord) -> DeviceRecord:
+        if device.mps_set != state.set.id:
+            return device
+        return device.model_copy(update={"mps_folders": folders})
+
+    return record.model_copy(update={"devices": tuple(map(told, record.devices))})
