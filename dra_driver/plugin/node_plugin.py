@@ -14,7 +14,7 @@ from dra_driver.model import DriverError, Inventory
 from dra_driver.plugin.config_file import ConfigFile
 from dra_driver.plugin.kubelet_services import KubeletServices
 from dra_driver.plugin.probes import HealthPort
-from dra_driver.sharing import SharingEffect
+from dra_driver.sharing import MpsWatch, SharingEffect
 from dra_driver.slices import Publisher
 from dra_driver.state import Holding
 from dra_driver.telemetry import EventQueue, Metrics, logger
@@ -69,6 +69,7 @@ class NodePlugin:
             self._specs.undo_common,
             LayoutReports(metrics, events),
         )
+        self._mps = MpsWatch(settings, self._holdings, metrics, events, self._mps_changed)
         self._publisher = Publisher(
             self._kube, settings, metrics, events, self._engine.records.partitions_held
         )
@@ -83,7 +84,7 @@ class NodePlugin:
             settings,
             self._engine,
             metrics,
-            self._hardware.current,
+            self._reported,
             self._hardware.not_ready,
             self._publisher.poke,
         )
@@ -119,6 +120,7 @@ class NodePlugin:
         self._config.start()
         self._layouts.start()
         self._janitor.start()
+        self._mps.start()
 
     def stop(self) -> None:
         """Leave the kubelet, then end all parts; bounded, and harmless where nothing was started.
@@ -127,6 +129,7 @@ class NodePlugin:
         """
         idle = self._kubelet.leave(_GRACE_SECONDS)
         self._config.stop()
+        self._mps.stop()
         self._labels.stop()
         self._layouts.stop()
         self._janitor.stop()
@@ -148,6 +151,15 @@ class NodePlugin:
         self._janitor.poke()
         self._layouts.poke()
         self._kubelet.health_changed()
+
+    def _reported(self) -> Inventory | None:
+        """Devices as the kubelet is told of them: as well as those who have them find them."""
+        inventory = self._hardware.current()
+        return self._mps.with_troubles(inventory) if inventory else None
+
+    def _mps_changed(self) -> None:
+        self._kubelet.health_changed()
+        self._janitor.poke()
 
     def _holdings(self) -> Iterable[Holding]:
         return self._engine.records.holdings()

@@ -174,6 +174,18 @@ CATALOGUE: Final[tuple[Metric, ...]] = (
         tuple({"state": state} for state in ("applied", "waiting", "failed")),
     ),
     Metric(
+        "gpu_dra_driver_mps_sets",
+        "gauge",
+        "Sets of devices that claims share by MPS, by how their control daemon is.",
+        ("state",),
+        tuple({"state": state} for state in ("starting", "ready", "silent", "down")),
+    ),
+    Metric(
+        "gpu_dra_driver_mps_interruptions_total",
+        "counter",
+        "Control daemons of MPS that ended while claims had them.",
+    ),
+    Metric(
         "gpu_dra_driver_registered",
         "gauge",
         "1 after the kubelet has accepted this plugin, else 0.",
