@@ -61,7 +61,10 @@ class Control:
         return sum(len(self._ask(f"get_client_list {server}")) for server in self.servers())
 
     def limits(self, wanted: Limits) -> Limits:
-        """Read back those limits that are wanted. Raises HardwareFailed for another answer."""
+        """Read back those limits that are wanted. Raises HardwareFailed for another answer.
+
+        Daemons show limits of 1 GiB and more in whole GiB, which stands for what is wanted then.
+        """
         commands = [f"get_default_device_pinned_mem_limit {place}" for place in wanted.mib]
         if wanted.thread_percentage is not None:
             commands.append("get_default_active_thread_percentage")
@@ -73,21 +76,22 @@ class Control:
         percentage = None
         if wanted.thread_percentage is not None:
             percentage = round(_decimal(lines.pop()))
-        return Limits(percentage, dict(zip(wanted.mib, map(_mib, lines), strict=True)))
+        shown = zip(wanted.mib.items(), lines, strict=True)
+        return Limits(percentage, {place: _mib(line, mib) for (place, mib), line in shown})
 
-    def set_limits(self, limits: Limits) -> None:
-        """Set limits of new clients, those of servers that run already too.
+    def set_limits(self, limits: Limits) -> str:
+        """Set limits of new clients, those of servers that run already too; gives what is said.
 
         Defaults are for servers to come (same reference). Clients keep what they began with.
         """
         commands = list(_commands(limits, "default_", ""))
         for server in self.servers():
             commands += _commands(limits, "", f"{server} ")
-        self._ask(*commands)
+        return "; ".join(self._ask(*commands))
 
     def quit(self) -> None:
-        """Let the daemon end."""
-        self._ask("quit")
+        """Let the daemon end, whether it has clients or not."""
+        self._ask("quit -t 1")
 
     def _ask(self, *commands: str) -> list[str]:
         """Give the lines that are answered to these commands."""
@@ -121,7 +125,10 @@ def _decimal(line: str) -> float:
         raise HardwareFailed(f"a percentage was expected, answered was {line!r}") from None
 
 
-def _mib(line: str) -> int:
-    """Read an amount such as `3G` or `10240M`; -1 where there is no limit."""
+def _mib(line: str, wanted: int) -> int:
+    """Read an amount such as `512M` or, cut to whole GiB, `3G`; -1 where there is no limit."""
     found = _AMOUNT.fullmatch(line)
-    return int(found[1]) * _MIB_OF[found[2]] if found else -1
+    if found is None:
+        return -1
+    amount = int(found[1]) * _MIB_OF[found[2]]
+    return wanted if found[2] == "G" and amount == wanted // 1024 * 1024 else amount

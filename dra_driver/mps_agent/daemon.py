@@ -84,10 +84,12 @@ class Daemon:
         missing = wanted.without(self._control.limits(wanted))
         if not missing:
             return
-        self._control.set_limits(missing)
+        said = self._control.set_limits(missing)
         found = self._control.limits(wanted)
         if wanted.without(found):
-            raise HardwareFailed(f"limits are {found} after they were set to {wanted}")
+            raise HardwareFailed(
+                f"limits are {found} after they were set to {wanted}; the daemon says: {said}"
+            )
 
     def stop(self) -> None:
         """End it and its servers, whatever state they are in."""

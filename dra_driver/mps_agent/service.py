@@ -50,8 +50,9 @@ class MpsService:
         )
 
     def end_streams(self) -> None:
-        """End all streams, within a second."""
+        """End all streams."""
         self._ended = True
+        self._sets.wake()
 
     def close(self) -> None:
         """Give the threads back; only after the server that uses them has stopped."""

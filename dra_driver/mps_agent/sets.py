@@ -97,6 +97,10 @@ class Sets:
         with self._news:
             self._news.wait_for(lambda: self._changes != seen, seconds)
 
+    def wake(self) -> None:
+        """Let those who `wait` look up."""
+        self._changed()
+
     def stop(self) -> None:
         """End all daemons; notes, mounts and modes stay for the agent that comes next."""
         with self._lock:

@@ -25,7 +25,7 @@ _log = logger(__name__)
 _AGAIN_SECONDS: Final = 0.5  # between two tries to reach the agent that claims need
 _IDLE_SECONDS: Final = 2.0  # ... or that none needs
 _NEWS_SECONDS: Final = 300  # an interruption so long ago was told by the process before
-_REASON: Final = "mps"
+_MPS_DOWN: Final = "mps-down"
 _READY, _DOWN = "ready", "down"
 _WORDS: Final = {pb.STARTING: "starting", pb.READY: _READY, pb.SILENT: "silent", pb.DOWN: _DOWN}
 
@@ -210,7 +210,7 @@ class MpsWatch:
         for held in self._held():
             why = view.trouble(held.mps_set) if held.mps_set is not None else ""
             if why:
-                health = Health(HealthState.UNHEALTHY, _REASON, f"MPS: {why}")
+                health = Health(HealthState.UNHEALTHY, _MPS_DOWN, f"MPS: {why}")
                 yield (held.gpu_uuid, held.span), health
 
 

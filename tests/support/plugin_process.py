@@ -29,14 +29,20 @@ _VARIABLES = ("PATH", "HOME", "LANG", "TMPDIR")  # of ours; no NODE_NAME or KUBE
 
 
 class PluginProcess:
-    """One run of `dra-driver serve`; its standard error goes to a file of the test."""
+    """One run of `dra-driver serve`, or of another command; standard error goes to a file."""
 
-    def __init__(self, arguments: Sequence[str], log: Path, environment: dict[str, str]) -> None:
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        log: Path,
+        environment: dict[str, str],
+        command: str = "serve",
+    ) -> None:
         """Start it."""
         self.log = log
         with log.open("ab") as output:
             self._process = subprocess.Popen(
-                [str(PROGRAM), "serve", *arguments],
+                [str(PROGRAM), command, *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
