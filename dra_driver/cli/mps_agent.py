@@ -34,7 +34,7 @@ _FIELDS = (
     "--ready-timeout",
     "ready_seconds",
     type=Duration(),
-    default="40s",
+    default="41s",
     show_default=True,
     envvar="MPS_READY_TIMEOUT",
     help="Time that a daemon has until it answers; the kubelet waits 45s for a Prepare.",

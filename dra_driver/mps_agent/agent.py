@@ -53,7 +53,7 @@ class Agent:
             ComputeModes(GpuJobs(self._discovery, settings)),
         )
         self._sets = Sets(tools)
-        self._service = MpsService(self._sets, self._client_limit, options.ready_seconds)
+        self._service = MpsService(self._sets, self._client_limit)
         self._threads = ThreadPoolExecutor(1, "unused")  # every method has a pool of its own
         self._server = SocketServer(self._folders.socket, self._build_server)
 

@@ -179,8 +179,12 @@ class SetKeeper:
     def _bring_up(self) -> Daemon | None:
         """Start a daemon; None: there is none, and it was told why."""
         self._become(pb.STARTING)
+        daemon: Daemon | None = None
         try:
             daemon = self._started()
+            self._wait_for(daemon)
+            daemon.hold_limits(self.spec)
+            failpoint("after-ready")
         except DriverError as error:
             failure = error
         except Exception as error:
@@ -198,24 +202,18 @@ class SetKeeper:
             self._attempts += 1
             self._error = type(failure)(f"{self.spec}: {failure}")
             self._become(pb.DOWN, str(failure))
+        if daemon is not None:
+            daemon.stop()
         return None
 
     def _started(self) -> Daemon:
-        spec = self.spec
         program = self._tools.programs.find()
-        self.folders.make(spec)
-        self._tools.modes.hold(spec)
+        self.folders.make(self.spec)
+        self._tools.modes.hold(self.spec)
         self.folders.clear_pipe()
         failpoint("before-daemon")
-        daemon = Daemon(spec, self.folders, program)
+        daemon = Daemon(self.spec, self.folders, program)
         failpoint("after-daemon")
-        try:
-            self._wait_for(daemon)
-            daemon.hold_limits(spec)
-        except BaseException:
-            daemon.stop()
-            raise
-        failpoint("after-ready")
         return daemon
 
     def _wait_for(self, daemon: Daemon) -> None:

@@ -11,6 +11,6 @@ class Options:
 
     settings: Settings
     tmpfs: bool = True  # else clients share a plain folder as `/dev/shm`, which needs no root
-    ready_seconds: float = 40.0  # that a daemon has until it answers; the kubelet waits 45 s
+    ready_seconds: float = 41.0  # that a daemon has until it answers; the kubelet waits 45 s
     poll_seconds: float = 10.0  # between two looks at a daemon
     first_pause: float = 1.0  # before another daemon is tried; it doubles each time

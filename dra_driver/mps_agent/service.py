@@ -21,17 +21,17 @@ _CALLS: Final = 64
 _STREAMS: Final = 16
 _REPEAT_SECONDS: Final = 10.0
 _LOOK_SECONDS: Final = 1.0  # between two looks whether a stream's client is still there
-_MARGIN_SECONDS: Final = 1.0  # of a call's deadline, for the answer
+_MARGIN_SECONDS: Final = 0.5  # of a call's deadline, for the answer
+_PATIENCE_SECONDS: Final = 60.0  # with a call that has none
 
 
 class MpsService:
     """Translates between the plugin's messages and the sets."""
 
-    def __init__(self, sets: Sets, client_limit: Callable[[], int], ready_seconds: float) -> None:
-        """Serve `sets`; a call without deadline waits somewhat longer than a daemon may take."""
+    def __init__(self, sets: Sets, client_limit: Callable[[], int]) -> None:
+        """Serve `sets`; `client_limit` says how many clients a daemon can have."""
         self._sets = sets
         self._client_limit = client_limit
-        self._patience = ready_seconds + _MARGIN_SECONDS
         self._id = secrets.token_hex(8)
         self._ended = False
         self._calls = ThreadPoolExecutor(_CALLS, "mps-call")
@@ -63,8 +63,7 @@ class MpsService:
         self, request: pb.EnsureRequest, context: grpc.ServicerContext
     ) -> pb.EnsureResponse:
         left: Any = context.time_remaining()  # None without a deadline, whatever its type says
-        patience = self._patience
-        seconds = patience if left is None else min(left - _MARGIN_SECONDS, patience)
+        seconds = _PATIENCE_SECONDS if left is None else left - _MARGIN_SECONDS
         answer = pb.EnsureResponse(client_limit=self._client_limit())
 
         def work() -> None:

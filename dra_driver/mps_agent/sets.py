@@ -4,7 +4,6 @@ import threading
 import time
 from typing import Final
 
-from dra_driver.model import DriverError
 from dra_driver.model.errors import DeviceInUse
 from dra_driver.mps_agent.daemon import end_servers
 from dra_driver.mps_agent.keeper import SetKeeper, Tools
@@ -54,18 +53,14 @@ class Sets:
         """Let a daemon serve the set; gives what there is to tell when clients can attach.
 
         With `replace` a daemon that is set otherwise is ended first. Raises DeviceInUse for what
-        does not go together with what runs, and what the start failed with.
+        does not go together with what runs, and what the start failed with: then it is tried again
+        and again, until the set is released.
         """
         spec.check()
         deadline = time.monotonic() + seconds
-        keeper, is_new = self._keeper(spec, replace=replace)
-        try:
-            keeper.wait_ready(max(0.0, deadline - time.monotonic()))
-            keeper.adjust(spec)
-        except DriverError:
-            if is_new:
-                self._give_up(spec.id)
-            raise
+        keeper = self._keeper(spec, replace=replace)
+        keeper.wait_ready(max(0.0, deadline - time.monotonic()))
+        keeper.adjust(spec)
         return keeper.state()
 
     def release(self, set_id: str) -> None:
@@ -111,16 +106,15 @@ class Sets:
         for keeper in keepers:
             keeper.join(max(0.0, deadline - time.monotonic()))
 
-    def _keeper(self, spec: MpsSpec, *, replace: bool) -> tuple[SetKeeper, bool]:
-        """Keeper of the set, and whether it is new."""
+    def _keeper(self, spec: MpsSpec, *, replace: bool) -> SetKeeper:
         while True:
             with self._lock:
                 there = self._keepers.get(spec.id)
                 if there is None:
-                    return self._new(spec), True
+                    return self._new(spec)
                 differences = list(spec.differences(there.spec))
                 if there.is_wanted and not differences:
-                    return there, False
+                    return there
                 if there.is_wanted and not replace:
                     raise DeviceInUse(f"{there.spec} is set otherwise: {'; '.join(differences)}")
             self.release(spec.id)
@@ -137,13 +131,6 @@ class Sets:
         keeper = self._keepers[spec.id] = SetKeeper(note, self._tools, self._changed)
         keeper.start()
         return keeper
-
-    def _give_up(self, set_id: str) -> None:
-        """Take a set back that could not be started, without hiding why."""
-        try:
-            self.release(set_id)
-        except DriverError as error:
-            log.warning("what was begun of an MPS set is taken back later", err=error)
 
     def _changed(self) -> None:
         with self._news:

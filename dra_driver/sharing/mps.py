@@ -23,6 +23,7 @@ from dra_driver.telemetry import logger
 _log = logger(__name__)
 
 _LOCK_SECONDS: Final = 20.0
+_END_SECONDS: Final = 2.0  # that an agent takes to be gone when it no longer answers
 
 
 class MpsSets:
@@ -120,16 +121,12 @@ class MpsSets:
         note = self._notes.get(mps_set)
         if note is None:
             return
-        lock = self._folders.lock(0)
         try:
-            if not lock.try_acquire():
-                raise HardwareBusy(
-                    f"the MPS agent has begun and does not answer yet ({self._folders.socket})"
-                )
-            self._modes.let_go(note.spec)
-            self._notes.remove(mps_set)
-        finally:
-            lock.release()
+            with self._folders.lock(_END_SECONDS):
+                self._modes.let_go(note.spec)
+                self._notes.remove(mps_set)
+        except HardwareBusy as error:
+            raise HardwareBusy(f"MPS set {mps_set} is taken back later: {error}") from error
         _log.info("an MPS set is taken back without its agent", set=note.spec)
 
     def _others(self, mps_set: str, uid: str) -> set[str]:

@@ -15,7 +15,7 @@ from dra_driver.telemetry import operation_id
 
 T = TypeVar("T")
 
-_ENSURE_SECONDS: Final = 42.0  # the kubelet waits 45 s, and has a daemon's own words then
+_ENSURE_SECONDS: Final = 42.5  # the kubelet waits 45 s, and has a daemon's own words then
 _RELEASE_SECONDS: Final = 42.0
 _LIST_SECONDS: Final = 5.0
 _OPTIONS: Final = (("grpc.use_local_subchannel_pool", 1),)  # connect anew for each call

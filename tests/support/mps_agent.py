@@ -22,7 +22,7 @@ from dra_driver.simulator.node_file import NodeSpec, alike
 from tests.support.kubelet import DRIVER, eventually
 from tests.support.mps import CudaProgram
 from tests.support.node import SimulatedNode
-from tests.support.plugin_process import NodeBed, PluginProcess
+from tests.support.plugin_process import NODE, NodeBed, PluginProcess
 
 IS_ROOT = os.geteuid() == 0
 QUICK = "--prepare-retry=10ms"
@@ -84,7 +84,11 @@ class MpsNodeBed(NodeBed):
         return self.data_folder / "mps" / "sets"
 
     def start_agent(
-        self, *more: str, environment: dict[str, str] | None = None, wait: bool = True
+        self,
+        *more: str,
+        environment: dict[str, str] | None = None,
+        wait: bool = True,
+        wrapper: tuple[str, ...] = (),
     ) -> PluginProcess:
         """Start the agent; `wait` until it serves."""
         arguments = [
@@ -97,7 +101,7 @@ class MpsNodeBed(NodeBed):
             *more,
         ]
         log = self.folder / f"agent-{len(self.agents)}.log"
-        process = PluginProcess(arguments, log, environment or {}, "mps-agent")
+        process = PluginProcess(arguments, log, environment or {}, "mps-agent", wrapper)
         self.agents.append(process)
         if wait:
             self.wait_for(lambda: bool(process.lines("serving control daemons")), process)
@@ -176,6 +180,11 @@ class MpsNodeBed(NodeBed):
     def events(self, reason: str) -> list[dict[str, Any]]:
         """Events of that reason."""
         return [event for event in self.api.objects.select("events") if event["reason"] == reason]
+
+    def health(self, device: str = "gpu-0") -> tuple[str, str]:
+        """How well a device is, as the kubelet was told, and why."""
+        report = self.kubelet.wait_registered(DRIVER, 60).health.reports[NODE, device]
+        return report.state, report.message
 
     def leftovers(self) -> list[str]:
         """All that is there only while claims have MPS."""

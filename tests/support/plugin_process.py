@@ -37,12 +37,13 @@ class PluginProcess:
         log: Path,
         environment: dict[str, str],
         command: str = "serve",
+        wrapper: Sequence[str] = (),
     ) -> None:
-        """Start it."""
+        """Start it, by another program that becomes it if there is a `wrapper`."""
         self.log = log
         with log.open("ab") as output:
             self._process = subprocess.Popen(
-                [str(PROGRAM), command, *arguments],
+                [*wrapper, str(PROGRAM), command, *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
