@@ -17,6 +17,7 @@ from dra_driver.mps_agent.programs import Program
 from dra_driver.sharing.mps_spec import MpsSpec
 
 _SECONDS: Final = 5.0  # for all commands of one call
+_QUIT_SECONDS: Final = 2.0
 _AMOUNT: Final = re.compile(r"(\d+)\s*([MG])B?")
 _MIB_OF: Final = {"M": 1, "G": 1024}
 
@@ -91,12 +92,12 @@ class Control:
 
     def quit(self) -> None:
         """Let the daemon end, whether it has clients or not."""
-        self._ask("quit -t 1")
+        self._ask("quit -t 1", seconds=_QUIT_SECONDS)
 
-    def _ask(self, *commands: str) -> list[str]:
+    def _ask(self, *commands: str, seconds: float = _SECONDS) -> list[str]:
         """Give the lines that are answered to these commands."""
         said = "".join(f"{command}\n" for command in commands)
-        done = run_program([str(self._program.path)], self._environment, _SECONDS, said)
+        done = run_program([str(self._program.path)], self._environment, seconds, said)
         if done.status:
             raise HardwareBusy(f"{commands[0]}: {done.words}")
         return [line.strip() for line in done.output.splitlines() if line.strip()]

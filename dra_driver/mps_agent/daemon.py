@@ -19,7 +19,7 @@ log = logger(__name__)
 PIPE_VARIABLE: Final = "CUDA_MPS_PIPE_DIRECTORY"
 _OWN_LOG: Final = "control.log"  # that the daemon keeps in its log folder
 _OUTPUT: Final = "output.log"
-_QUIT_SECONDS: Final = 5.0
+_QUIT_SECONDS: Final = 2.0
 _TERM_SECONDS: Final = 5.0
 _WORDS: Final = 3  # lines
 

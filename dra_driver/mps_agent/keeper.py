@@ -107,16 +107,13 @@ class SetKeeper:
             self._change.wait_for(lambda: self._is_settled(seen), seconds)
             if not self._wanted:
                 raise HardwareBusy(f"{self.spec} was released meanwhile")
-            if self._state in (pb.READY, pb.SILENT):
-                daemon = self._daemon
-            elif self._attempts > seen and self._error is not None:
+            if self._state == pb.SILENT:
+                raise HardwareBusy(f"{self.spec}: {self._words}")
+            if self._state == pb.READY:
+                return
+            if self._attempts > seen and self._error is not None:
                 raise self._error
-            else:
-                raise HardwareBusy(f"{self.spec}: the control daemon is still being started")
-        if daemon is not None and self._state == pb.SILENT:
-            self._look(daemon)
-        if self._state == pb.SILENT:
-            raise HardwareBusy(f"{self.spec}: {self._words}")
+            raise HardwareBusy(f"{self.spec}: the control daemon is still being started")
 
     def adjust(self, spec: MpsSpec) -> None:
         """Take other limits, for clients that attach from now on. Raises DriverError."""

@@ -212,10 +212,10 @@ class MpsNodeBed(NodeBed):
                 if agent.running:
                     agent.kill()
             end_strays(KERNEL_NAME, PIPE_VARIABLE, self.folder, 10)
-            self._clear()
+            self.clear()
             super().close()
 
-    def _clear(self) -> None:
+    def clear(self) -> None:
         """Remove what agents that were killed have left."""
         for folder in self.sets_folder.glob("*/shm"):
             if is_mounted(folder):
