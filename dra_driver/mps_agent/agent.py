@@ -14,12 +14,9 @@ from dra_driver.mps_agent.options import Options
 from dra_driver.mps_agent.programs import Programs
 from dra_driver.mps_agent.service import MpsService
 from dra_driver.mps_agent.sets import Sets
-from dra_driver.nvml import Discovery, GpuJobs
 from dra_driver.serving import SocketServer
-from dra_driver.sharing.mps_modes import ComputeModes
 from dra_driver.sharing.mps_notes import MpsFolders, SetNotes
-from dra_driver.sharing.mps_spec import client_limit
-from dra_driver.telemetry import Metrics, logger
+from dra_driver.telemetry import logger
 
 _log = logger(__name__)
 
@@ -44,16 +41,14 @@ class Agent:
             )
         self._settings = settings
         self._lock = self._folders.lock(0)
-        self._discovery = Discovery(settings, Metrics(), lambda _: None, lambda _: None)
         tools = Tools(
             options,
             self._folders,
             SetNotes(self._folders),
             Programs(settings.container_driver_root, self._folders.top / "lib"),
-            ComputeModes(GpuJobs(self._discovery, settings)),
         )
         self._sets = Sets(tools)
-        self._service = MpsService(self._sets, self._client_limit)
+        self._service = MpsService(self._sets, tools.programs.client_limit)
         self._threads = ThreadPoolExecutor(1, "unused")  # every method has a pool of its own
         self._server = SocketServer(self._folders.socket, self._build_server)
 
@@ -62,7 +57,6 @@ class Agent:
         ensure_folder(self._settings.data_folder)
         ensure_folder(self._folders.top)
         self._be_the_only_one()
-        self._discovery.start()
         self._sets.begin()
         self._server.start()
 
@@ -81,7 +75,6 @@ class Agent:
         self._service.end_streams()
         self._server.stop(_GRACE_SECONDS).wait(2 * _GRACE_SECONDS)
         self._sets.stop()
-        self._discovery.stop()
         self._service.close()
         self._threads.shutdown(wait=False)
         self._lock.release()
@@ -94,10 +87,6 @@ class Agent:
                     f"another MPS agent serves {self._folders.socket}: stop it first"
                 )
             time.sleep(_LOCK_PAUSE)
-
-    def _client_limit(self) -> int:
-        inventory = self._discovery.current()
-        return client_limit(inventory.cuda_driver_version if inventory else None)
 
     def _build_server(self) -> grpc.Server:
         server = grpc.server(self._threads)

@@ -17,7 +17,6 @@ from dra_driver.mps_agent.options import Options
 from dra_driver.mps_agent.programs import Programs
 from dra_driver.mps_agent.set_folders import SetFolders
 from dra_driver.rpc import mps_v1_pb2 as pb
-from dra_driver.sharing.mps_modes import ComputeModes
 from dra_driver.sharing.mps_notes import MpsFolders, SetNote, SetNotes
 from dra_driver.sharing.mps_spec import MpsSpec, to_message
 from dra_driver.telemetry import logger
@@ -39,7 +38,6 @@ class Tools:
     folders: MpsFolders
     notes: SetNotes
     programs: Programs
-    modes: ComputeModes
 
 
 class SetKeeper:
@@ -137,7 +135,6 @@ class SetKeeper:
         if self._thread.is_alive():
             raise HardwareBusy(f"{self.spec}: the control daemon does not end")
         failpoint("before-release")
-        self._tools.modes.let_go(self.spec)
         self.folders.remove()
         self._tools.notes.remove(self.spec.id)
         failpoint("after-release")
@@ -206,7 +203,6 @@ class SetKeeper:
     def _started(self) -> Daemon:
         program = self._tools.programs.find()
         self.folders.make(self.spec)
-        self._tools.modes.hold(self.spec)
         self.folders.clear_pipe()
         failpoint("before-daemon")
         daemon = Daemon(self.spec, self.folders, program)
@@ -258,10 +254,9 @@ class SetKeeper:
             if is_news:
                 self._tell()
         try:
-            self._tools.modes.hold(self.spec)
             self.folders.keep_logs_short(_LONGEST_LOG)
-        except (DriverError, OSError) as error:
-            log.warning("an MPS set is not as it should be", set=self.spec, err=error)
+        except OSError as error:
+            log.warning("logs of an MPS set can't be kept short", set=self.spec, err=error)
 
     def _end(self, daemon: Daemon) -> None:
         """Clear up after a daemon: it ended by itself, or shall end."""

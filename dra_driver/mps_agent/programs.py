@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from dra_driver.cdi.driver_files import find_driver_files
+from dra_driver.cdi.driver_root import DriverRoot
 from dra_driver.host import ensure_folder, inside
 from dra_driver.model.errors import DriverFilesMissing, StorageFailed
 
@@ -22,6 +22,9 @@ _PROGRAM: Final = "nvidia-cuda-mps-control"
 # The kernel's name of control daemons and servers alike: 15 letters of theirs (TASK_COMM_LEN).
 KERNEL_NAME: Final = _PROGRAM[:15]
 _FIRST_VERSION: Final = "1"
+# CUDA contexts that one server can have on a device, and the first GPU driver with more: CUDA 13.1
+# (NVIDIA, Multi-Process Service, "Client-Server Connection Limits").
+_CLIENTS, _CLIENTS_BEFORE, _BRANCH_OF_MORE = 60, 48, 590
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +41,7 @@ class Programs:
     def __init__(self, root: Path, folder: Path) -> None:
         """Look below the driver root; links to its libraries are made in `folder`."""
         self._root = root
+        self._files = DriverRoot(root, root)
         self._folder = folder
 
     def find(self) -> Program:
@@ -51,6 +55,14 @@ class Programs:
             "install the GPU driver's compute utilities"
         )
 
+    def client_limit(self) -> int:
+        """Count of clients that one daemon can serve on each device."""
+        try:
+            branch = int(self._files.current().version.partition(".")[0])
+        except DriverFilesMissing:
+            return _CLIENTS_BEFORE
+        return _CLIENTS if branch >= _BRANCH_OF_MORE else _CLIENTS_BEFORE
+
     def sweep(self) -> None:
         """Remove the links to libraries of other times."""
         shutil.rmtree(self._folder, ignore_errors=True)
@@ -63,7 +75,7 @@ class Programs:
 
     def _libraries(self) -> Path:
         """Folder with the driver's libraries, each by all names it has in the driver root."""
-        files = find_driver_files(self._root, self._root)
+        files = self._files.current()
         folder = self._folder / files.version
         try:
             ensure_folder(folder)

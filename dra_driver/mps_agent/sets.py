@@ -52,7 +52,8 @@ class Sets:
     def ensure(self, spec: MpsSpec, seconds: float, *, replace: bool) -> pb.SetState:
         """Let a daemon serve the set; gives what there is to tell when clients can attach.
 
-        With `replace` a daemon that is set otherwise is ended first. Raises DeviceInUse for what
+        With `replace` a daemon that is set otherwise is ended first, and always one whose partitions
+        were made anew since: they have other UUIDs in the same set. Raises DeviceInUse for what
         does not go together with what runs, and what the start failed with: then it is tried again
         and again, until the set is released.
         """
@@ -115,7 +116,7 @@ class Sets:
                 differences = list(spec.differences(there.spec))
                 if there.is_wanted and not differences:
                     return there
-                if there.is_wanted and not replace:
+                if there.is_wanted and not replace and there.spec.uuids == spec.uuids:
                     raise DeviceInUse(f"{there.spec} is set otherwise: {'; '.join(differences)}")
             self.release(spec.id)
 

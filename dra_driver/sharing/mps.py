@@ -4,13 +4,13 @@ A set of devices has one daemon, from the first claim that has it to the last; t
 has it. While claims have it, it stays as it is.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from dra_driver.config import Settings
 from dra_driver.host import RangeLock, failpoint
 from dra_driver.model.errors import DeviceInUse, HardwareBusy
-from dra_driver.nvml import GpuJobs, Gpus
+from dra_driver.nvml import Gpus
 from dra_driver.rpc import mps_v1_pb2 as pb
 from dra_driver.sharing.mps_client import AgentAway, MpsAgent
 from dra_driver.sharing.mps_modes import ComputeModes
@@ -32,11 +32,11 @@ class MpsSets:
     def __init__(
         self, gpus: Gpus, settings: Settings, holdings: Callable[[], Iterable[Holding]]
     ) -> None:
-        """Ask `holdings` who else has a set; `gpus` puts right what an agent that died has left."""
+        """Ask `holdings` who else has a set; set compute modes through `gpus`."""
         self._folders = MpsFolders(settings)
         self._locks = settings.data_folder / "mps.lock"
         self._notes = SetNotes(self._folders)
-        self._modes = ComputeModes(GpuJobs(gpus, settings))
+        self._modes = ComputeModes(gpus, settings)
         self._agent = MpsAgent(self._folders.socket)
         self._holdings = holdings
 
@@ -49,20 +49,23 @@ class MpsSets:
         for mps_set, devices in sets_of(record).items():
             with self._lock(mps_set):
                 others = self._others(mps_set, record.uid)
+                spec = spec_of(mps_set, devices)
+                self._modes.hold(_places(devices))
                 failpoint("before-mps")
-                state = self._ensure(record, spec_of(mps_set, devices), others)
+                state = self._ensure(record, spec, others)
                 failpoint("after-mps")
             record = _with_folders(record, state)
         return record
 
     def undo(self, record: ClaimRecord) -> None:
         """Release the sets that no other claim has. Without an agent nothing runs for them."""
-        for mps_set in sets_of(record):
+        for mps_set, devices in sets_of(record).items():
             with self._lock(mps_set):
                 if not self._others(mps_set, record.uid):
                     failpoint("before-release-mps")
                     self._release(mps_set)
                     failpoint("after-release-mps")
+                    self._modes.let_go(_places(devices))
 
     def assert_again(self, records: Sequence[ClaimRecord]) -> None:
         """Release what no claim needs, and ask again for what live claims need and the agent lacks.
@@ -78,18 +81,27 @@ class MpsSets:
             self._release_stray(mps_set)
         there = self._agent.sets() if wanted else {}
         for mps_set, (record, devices) in wanted.items():
+            self._hold_again(mps_set, devices)
             spec = spec_of(mps_set, devices)
             if mps_set not in there or from_message(there[mps_set].set).uuids != spec.uuids:
                 with self._lock(mps_set):
                     if self._others(mps_set, ""):
                         self._ensure(record, spec, {record.uid})
 
+    def _hold_again(self, mps_set: str, devices: Sequence[DeviceRecord]) -> None:
+        with self._lock(mps_set):
+            if self._others(mps_set, ""):
+                self._modes.hold(_places(devices))
+
     def _release_stray(self, mps_set: str) -> None:
         lock = self._lock(mps_set)
         try:
             if lock.try_acquire() and not self._others(mps_set, ""):
+                note = self._notes.get(mps_set)
                 _log.info("an MPS set that no claim has is released", set=mps_set)
                 self._release(mps_set)
+                devices = note.spec.devices if note else ()
+                self._modes.let_go((each.gpu_uuid, each.uuid) for each in devices)
         finally:
             lock.release()
 
@@ -117,17 +129,15 @@ class MpsSets:
             self._withdraw(mps_set)
 
     def _withdraw(self, mps_set: str) -> None:
-        """Without an agent: take back what it would, so that it does not begin the set anew."""
-        note = self._notes.get(mps_set)
-        if note is None:
+        """Without an agent: take the note away, so that the next one does not begin with the set."""
+        if mps_set not in self._notes.ids():
             return
         try:
             with self._folders.lock(_END_SECONDS):
-                self._modes.let_go(note.spec)
                 self._notes.remove(mps_set)
         except HardwareBusy as error:
             raise HardwareBusy(f"MPS set {mps_set} is taken back later: {error}") from error
-        _log.info("an MPS set is taken back without its agent", set=note.spec)
+        _log.info("an MPS set is taken back without its agent", set=mps_set)
 
     def _others(self, mps_set: str, uid: str) -> set[str]:
         """UIDs of the claims that have the set, but for one."""
@@ -139,6 +149,11 @@ class MpsSets:
 
     def _lock(self, mps_set: str) -> RangeLock:
         return RangeLock(self._locks, mps_set, _LOCK_SECONDS)
+
+
+def _places(devices: Sequence[DeviceRecord]) -> Iterator[tuple[str, str]]:
+    for device in devices:
+        yield device.gpu_uuid, device.uuid
 
 
 def _with_folders(record: ClaimRecord, state: pb.SetState) -> ClaimRecord:

@@ -1,45 +1,54 @@
-"""Compute modes of devices that an MPS server has: set by the agent, reset by it or the plugin."""
+"""Compute modes of devices that an MPS server has, while claims have them."""
 
+from collections.abc import Iterable
 from functools import partial
+from typing import TypeAlias
 
-from dra_driver.host import failpoint
-from dra_driver.nvml import GpuAbsent, GpuJobs, GpuLost, MigGpu
-from dra_driver.sharing.mps_spec import MpsDevice, MpsSpec
+from dra_driver.config import Settings
+from dra_driver.host import HostRoot, failpoint
+from dra_driver.model.errors import DriverNotReady
+from dra_driver.nvml import GpuAbsent, GpuJobs, GpuLost, Gpus, MigGpu
 from dra_driver.telemetry import logger
 
-log = logger(__name__)
+_log = logger(__name__)
+
+Device: TypeAlias = tuple[str, str]  # UUID of the GPU, and of what a claim has of it
 
 
 class ComputeModes:
     """Lets one process at a time compute on a device: its MPS server.
 
     So a program that goes past MPS, and with it past its limits, is refused. The mode lasts while
-    somebody holds the GPU open, as this agent and the plugin do.
+    somebody holds the GPU open. That is the plugin: a process of its own that did, beside it, would
+    keep MIG mode from being switched (nvml.h, nvmlDeviceSetMigMode).
     """
 
-    def __init__(self, jobs: GpuJobs) -> None:
-        self._jobs = jobs
+    def __init__(self, gpus: Gpus, settings: Settings) -> None:
+        """Reach the hardware through `gpus`."""
+        self._jobs = GpuJobs(gpus, settings)
+        self._host = HostRoot(settings.host_root)
 
-    def hold(self, spec: MpsSpec) -> None:
+    def hold(self, devices: Iterable[Device]) -> None:
         """Set it where it is not. Raises as NVML does."""
-        for device in spec.devices:
+        for gpu_uuid, uuid in devices:
             failpoint("before-compute-mode")
-            if self._set(device, on=True):
-                log.info("compute mode is EXCLUSIVE_PROCESS", device=device.uuid)
+            if self._jobs.run(gpu_uuid, partial(_set_exclusive, uuid=uuid, on=True)):
+                _log.info("compute mode is EXCLUSIVE_PROCESS", device=uuid)
             failpoint("after-compute-mode")
 
-    def let_go(self, spec: MpsSpec) -> None:
-        """Put it back; what is gone has none. Raises as NVML does."""
-        for device in spec.devices:
+    def let_go(self, devices: Iterable[Device]) -> None:
+        """Put it back; what is gone has none. Raises when a device may still have it."""
+        for gpu_uuid, uuid in devices:
             failpoint("before-reset-compute-mode")
             try:
-                self._set(device, on=False)
+                self._jobs.run(gpu_uuid, partial(_set_exclusive, uuid=uuid, on=False))
             except (GpuAbsent, GpuLost) as error:
-                log.warning("a compute mode is gone with its device", err=error)
+                _log.warning("a compute mode is gone with its device", err=error)
+            except DriverNotReady:
+                if self._host.has_gpu_driver():
+                    raise
+                _log.info("a compute mode is gone with the GPU driver", device=uuid)
             failpoint("after-reset-compute-mode")
-
-    def _set(self, device: MpsDevice, *, on: bool) -> bool:
-        return self._jobs.run(device.gpu_uuid, partial(_set_exclusive, uuid=device.uuid, on=on))
 
 
 def _set_exclusive(gpu: MigGpu, uuid: str, *, on: bool) -> bool:

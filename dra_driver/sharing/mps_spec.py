@@ -12,9 +12,6 @@ from dra_driver.rpc import mps_v1_pb2 as pb
 MIB: Final = 2**20
 # What containers have where nobody says otherwise (containerd, runc).
 DEFAULT_SHM_BYTES: Final = 64 * MIB
-# CUDA contexts that one server can have on a device, and the CUDA from which on it has more
-# (NVIDIA, Multi-Process Service, "Client-Server Connection Limits").
-_CLIENTS, _CLIENTS_BEFORE, _CUDA_OF_MORE = 60, 48, (13, 1)
 
 _ID: Final = re.compile(r"[0-9a-f]{16}")
 _GPU: Final = re.compile(r"GPU-[0-9A-Za-z-]{1,64}")
@@ -90,11 +87,6 @@ class MpsSpec:
 def set_id(devices: Iterable[str]) -> str:
     """Id of a set of devices, each named by what stays when it is made anew."""
     return hashlib.sha256("\n".join(sorted(set(devices))).encode()).hexdigest()[:16]
-
-
-def client_limit(cuda: tuple[int, int] | None) -> int:
-    """Clients that one daemon can serve on each device under that CUDA driver."""
-    return _CLIENTS if cuda is None or cuda >= _CUDA_OF_MORE else _CLIENTS_BEFORE
 
 
 def to_message(spec: MpsSpec) -> pb.Set:

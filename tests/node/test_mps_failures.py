@@ -187,7 +187,7 @@ def test_b34_a_silent_daemon_serves_who_it_has_and_goes_with_its_claims(
 
 
 def test_b34_limits_that_somebody_changed_are_set_again(make_mps_bed: MakeMpsBed) -> None:
-    bed = make_mps_bed()
+    bed = make_mps_bed("--sweep-interval=500ms")
     ref = bed.claim("one", "gpu-0", config=[mps_config(defaultPinnedDeviceMemoryLimit="4Gi")])
     bed.prepare(ref)
     daemon = MpsDaemon(bed.node, bed.folders(ref)["/tmp/nvidia-mps"].parent, None)
@@ -198,7 +198,7 @@ def test_b34_limits_that_somebody_changed_are_set_again(make_mps_bed: MakeMpsBed
     eventually(lambda: bed.modes() == ["EXCLUSIVE_PROCESS"], "so is the compute mode")
 
 
-@pytest.mark.parametrize("place", ["after-compute-mode", "after-daemon", "after-ready"])
+@pytest.mark.parametrize("place", ["before-daemon", "after-daemon", "after-ready"])
 def test_b34_an_agent_killed_while_it_starts_a_daemon_leaves_nothing(
     make_mps_bed: MakeMpsBed, place: str
 ) -> None:
@@ -216,7 +216,7 @@ def test_b34_an_agent_killed_while_it_starts_a_daemon_leaves_nothing(
     bed.attach(ref)
 
 
-@pytest.mark.parametrize("place", ["before-release", "after-unmount", "before-reset-compute-mode"])
+@pytest.mark.parametrize("place", ["before-release", "after-unmount"])
 def test_b34_an_agent_killed_while_it_releases_a_set_leaves_nothing(
     make_mps_bed: MakeMpsBed, place: str
 ) -> None:
@@ -234,7 +234,7 @@ def test_b34_an_agent_killed_while_it_releases_a_set_leaves_nothing(
     assert not is_mounted(shm)
 
 
-@pytest.mark.parametrize("place", ["before-mps", "after-mps"])
+@pytest.mark.parametrize("place", ["after-compute-mode", "before-mps", "after-mps"])
 def test_b34_a_plugin_killed_around_the_start_of_a_daemon_finds_it_again(
     make_mps_bed: MakeMpsBed, place: str
 ) -> None:
