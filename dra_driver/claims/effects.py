@@ -5,7 +5,8 @@ crash, need neither the API server nor the hardware's present state. `apply` and
 called twice, and `undo` after an `apply` that never happened or died half way.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -39,8 +40,12 @@ class Partitions(Effect, Protocol):
 class Sharing(Effect, Protocol):
     """The step that sets how programs share devices."""
 
-    def assert_again(self, records: Iterable[ClaimRecord]) -> None:
-        """Set again what these live claims want."""
+    def assert_again(
+        self,
+        records: Sequence[ClaimRecord],
+        undisturbed: Callable[[ClaimRecord], AbstractContextManager[bool]],
+    ) -> None:
+        """Set again what these live claims want, each while `undisturbed` says that it lives."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,8 @@ Unprepare needs the record alone: undo the effects backwards, forget the record.
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
@@ -38,6 +39,7 @@ from dra_driver.model.errors import (
     Cancelled,
     DeviceNotFound,
     DriverNotReady,
+    HardwareBusy,
     RecordDamaged,
     TryAgain,
 )
@@ -118,7 +120,22 @@ class Engine:
     def set_again(self) -> None:
         """Set again how live claims share devices. Raises DriverError."""
         live = [record for record in self.records.all() if record.phase is Phase.PREPARED]
-        self._gpus.sharing.assert_again(live)
+        self._gpus.sharing.assert_again(live, self._undisturbed)
+
+    @contextmanager
+    def _undisturbed(self, record: ClaimRecord) -> Iterator[bool]:
+        """Work on a claim if nobody else does; gives whether it is prepared still.
+
+        What is set for a claim that is just being unprepared would never be put back.
+        """
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(self.records.claim_lock(record.uid, timeout=0))
+            except HardwareBusy:
+                yield False
+                return
+            now = self.records.get(record.uid)
+            yield now is not None and now.phase is Phase.PREPARED
 
     def without_partition(self, records: Sequence[ClaimRecord]) -> set[str]:
         """UIDs of those claims whose partitions, made for them, do not stand any more.

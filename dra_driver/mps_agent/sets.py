@@ -52,10 +52,10 @@ class Sets:
     def ensure(self, spec: MpsSpec, seconds: float, *, replace: bool) -> pb.SetState:
         """Let a daemon serve the set; gives what there is to tell when clients can attach.
 
-        With `replace` a daemon that is set otherwise is ended first, and always one whose partitions
-        were made anew since: they have other UUIDs in the same set. Raises DeviceInUse for what
-        does not go together with what runs, and what the start failed with: then it is tried again
-        and again, until the set is released.
+        With `replace` a daemon that is set otherwise is ended first, and always one whose
+        partitions were made anew since: they have other UUIDs in the same set. Raises DeviceInUse
+        for what does not go together with what runs, and what the start failed with: then it is
+        tried again and again, until the set is released.
         """
         spec.check()
         deadline = time.monotonic() + seconds

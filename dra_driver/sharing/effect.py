@@ -5,7 +5,7 @@ records tell who else holds the device. Settings of claims that share a device a
 later claim is refused before it comes here.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -15,7 +15,7 @@ from dra_driver.model import TimeSlice
 from dra_driver.model.errors import TryAgain
 from dra_driver.nvml import GpuAbsent, Gpus
 from dra_driver.sharing.memory_limits import MemoryLimits
-from dra_driver.sharing.mps import MpsSets
+from dra_driver.sharing.mps import MpsSets, Undisturbed
 from dra_driver.sharing.time_slices import TimeSliceNotSupported, TimeSlices
 from dra_driver.state import ClaimRecord, DeviceRecord, Holding
 from dra_driver.telemetry import logger
@@ -69,22 +69,22 @@ class SharingEffect:
                     )
                 failpoint("after-reset-time-slice")
 
-    def assert_again(self, records: Iterable[ClaimRecord]) -> None:
+    def assert_again(self, records: Sequence[ClaimRecord], undisturbed: Undisturbed) -> None:
         """Set again what live claims want: it is lost when nobody holds a GPU open for a moment."""
-        records = tuple(records)
         for record in records:
             self._limit_again(record)
         wanted = {
-            device.gpu_uuid: (device, interval)
+            device.gpu_uuid: (record, device, interval)
             for record in records
             for device, interval in _sliced(record)
             if interval is not TimeSlice.DEFAULT
         }
-        for device, interval in wanted.values():
-            with RangeLock(self._locks, device.gpu_uuid, _LOCK_SECONDS):
-                if any(held.gpu_uuid == device.gpu_uuid for held in self._holdings()):
-                    self._set(device, interval)
-        self._mps.assert_again(records)
+        for record, device, interval in wanted.values():
+            with undisturbed(record) as is_live:
+                if is_live:
+                    with RangeLock(self._locks, device.gpu_uuid, _LOCK_SECONDS):
+                        self._set(device, interval)
+        self._mps.assert_again(records, undisturbed)
 
     def _limit_again(self, record: ClaimRecord) -> None:
         try:

@@ -5,7 +5,8 @@ has it. While claims have it, it stays as it is.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Final
+from contextlib import AbstractContextManager
+from typing import Final, TypeAlias
 
 from dra_driver.config import Settings
 from dra_driver.host import RangeLock, failpoint
@@ -21,6 +22,9 @@ from dra_driver.state import ClaimRecord, DeviceRecord, Holding, Phase
 from dra_driver.telemetry import logger
 
 _log = logger(__name__)
+
+# Works on a claim if nobody else does; says whether it is prepared still.
+Undisturbed: TypeAlias = Callable[[ClaimRecord], AbstractContextManager[bool]]
 
 _LOCK_SECONDS: Final = 20.0
 _END_SECONDS: Final = 2.0  # that an agent takes to be gone when it no longer answers
@@ -67,31 +71,33 @@ class MpsSets:
                     failpoint("after-release-mps")
                     self._modes.let_go(_places(devices))
 
-    def assert_again(self, records: Sequence[ClaimRecord]) -> None:
-        """Release what no claim needs, and ask again for what live claims need and the agent lacks.
+    def assert_again(self, records: Sequence[ClaimRecord], undisturbed: Undisturbed) -> None:
+        """Release what no claim needs, and ask again for what live claims need.
 
-        Raises AgentAway, and what a daemon fails with.
+        Raises AgentAway, and what a daemon or a compute mode fails with.
         """
-        wanted = {
-            mps_set: (record, devices)
-            for record in records
-            for mps_set, devices in sets_of(record).items()
-        }
+        wanted: dict[str, list[ClaimRecord]] = {}
+        for record in records:
+            for mps_set in sets_of(record):
+                wanted.setdefault(mps_set, []).append(record)
         for mps_set in set(self._notes.ids()) - wanted.keys():
             self._release_stray(mps_set)
         there = self._agent.sets() if wanted else {}
-        for mps_set, (record, devices) in wanted.items():
-            self._hold_again(mps_set, devices)
-            spec = spec_of(mps_set, devices)
-            if mps_set not in there or from_message(there[mps_set].set).uuids != spec.uuids:
-                with self._lock(mps_set):
-                    if self._others(mps_set, ""):
-                        self._ensure(record, spec, {record.uid})
+        for mps_set, holders in wanted.items():
+            for record in holders:
+                with undisturbed(record) as is_live:
+                    if is_live:
+                        self._make_sure(mps_set, record, there.get(mps_set))
+                        break
 
-    def _hold_again(self, mps_set: str, devices: Sequence[DeviceRecord]) -> None:
+    def _make_sure(self, mps_set: str, record: ClaimRecord, found: pb.SetState | None) -> None:
+        """Let a live claim have its set as it should be; nothing is waited for that starts."""
+        devices = sets_of(record)[mps_set]
+        spec = spec_of(mps_set, devices)
         with self._lock(mps_set):
-            if self._others(mps_set, ""):
-                self._modes.hold(_places(devices))
+            self._modes.hold(_places(devices))
+            if found is None or from_message(found.set).uuids != spec.uuids:
+                self._ensure(record, spec, {record.uid})
 
     def _release_stray(self, mps_set: str) -> None:
         lock = self._lock(mps_set)
@@ -129,7 +135,7 @@ class MpsSets:
             self._withdraw(mps_set)
 
     def _withdraw(self, mps_set: str) -> None:
-        """Without an agent: take the note away, so that the next one does not begin with the set."""
+        """Without an agent: take the note away, so that the next one does not begin it anew."""
         if mps_set not in self._notes.ids():
             return
         try:

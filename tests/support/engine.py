@@ -1,6 +1,7 @@
 """The engine in this process: real records and CDI files, hardware and API server made up."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -137,9 +138,15 @@ class FakeSharing:
             if device.sharing:
                 self.set.pop(device.gpu_uuid, None)
 
-    def assert_again(self, records: Iterable[ClaimRecord]) -> None:
+    def assert_again(
+        self,
+        records: Sequence[ClaimRecord],
+        undisturbed: Callable[[ClaimRecord], AbstractContextManager[bool]],
+    ) -> None:
         for record in records:
-            self.apply(record)
+            with undisturbed(record) as is_live:
+                if is_live:
+                    self.apply(record)
 
 
 def _slot_of(device: DeviceRecord) -> tuple[str, int | None, Placement | None]:
