@@ -29,7 +29,7 @@ def within(seconds: float) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def short_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dra_driver.mig.jobs._JOB_SECONDS", 0.5)
+    monkeypatch.setattr("dra_driver.nvml.jobs._JOB_SECONDS", 0.5)
 
 
 def until_it_works(bed: MigBed, work: object, *arguments: object) -> None:
@@ -88,7 +88,7 @@ def test_undo_on_a_gpu_that_hangs_is_busy_then_works(
 def test_a_slow_switch_is_waited_for(
     make_node: MakeNode, mig_bed: MakeMigBed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dra_driver.mig.jobs._JOB_SECONDS", PATIENCE)
+    monkeypatch.setattr("dra_driver.nvml.jobs._JOB_SECONDS", PATIENCE)
     bed = mig_bed(make_node())
     fault(bed.node, 0, "nvmlDeviceSetMigMode", "", hang=HANG / 2)
     made = bed.effect.apply(bed.record(("1g.10gb", 0)))

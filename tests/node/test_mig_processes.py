@@ -110,7 +110,7 @@ def test_processes_at_once_on_one_gpu(
 def test_a_halted_process_keeps_its_gpu_until_it_dies(
     make_node: MakeNode, mig_bed: MakeMigBed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dra_driver.mig.jobs._LOCK_SECONDS", 0.2)
+    monkeypatch.setattr("dra_driver.nvml.jobs._LOCK_SECONDS", 0.2)
     bed = bed_of(make_node, mig_bed, "h100-80gb", on=True)
     record = bed.record(("1g.10gb", 0))
     halted = start(bed, tmp_path, "apply", record, "prepare:mig/after-gpu-instance=stop")
@@ -129,7 +129,7 @@ def test_a_halted_process_keeps_its_gpu_until_it_dies(
 def test_work_on_other_gpus_does_not_wait_for_a_lock(
     make_node: MakeNode, mig_bed: MakeMigBed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dra_driver.mig.jobs._LOCK_SECONDS", 0.2)
+    monkeypatch.setattr("dra_driver.nvml.jobs._LOCK_SECONDS", 0.2)
     bed = mig_bed(make_node(gpus=2))
     lock = tmp_path / "plugins" / "gpu.nvidia.com" / "gpus.lock"
     with RangeLock(lock, bed.gpu(0).uuid, 1.0):
