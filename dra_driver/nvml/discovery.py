@@ -26,6 +26,7 @@ from dra_driver.nvml.library import LibraryFile, find_library
 from dra_driver.nvml.listener import Tell
 from dra_driver.nvml.session import Job, Outcome, Session, System
 from dra_driver.nvml.snapshot import changes, next_inventory, next_places
+from dra_driver.nvml.worker import Superseded
 from dra_driver.telemetry import Metrics, logger
 
 T = TypeVar("T")
@@ -145,8 +146,8 @@ class Discovery:
         """
         try:
             return self._on_gpu(uuid, job, timeout)
-        except DriverNotReady:
-            self.look(_REOPEN_SECONDS)  # the GPU driver was loaded anew, perhaps
+        except (DriverNotReady, Superseded):  # the GPU driver was loaded anew, perhaps
+            self.look(_REOPEN_SECONDS)
             return self._on_gpu(uuid, job, timeout)
 
     def _on_gpu(self, uuid: str, job: Job[T], timeout: float) -> T:

@@ -10,6 +10,10 @@ from dra_driver.model.errors import HardwareBusy
 T = TypeVar("T")
 
 
+class Superseded(HardwareBusy):
+    """The job was not begun: its worker ends, and another takes its place."""
+
+
 class Call(Generic[T]):
     """A job handed to a worker, and its outcome once there is one."""
 
@@ -110,7 +114,7 @@ class Worker:
 
     def _busy(self) -> HardwareBusy:
         if self._closed:
-            return HardwareBusy(f"{self._name} is being looked up anew; try again")
+            return Superseded(f"{self._name} is being looked up anew; try again")
         if self._overdue:
             return HardwareBusy(
                 f"{self._name} does not answer: an NVML call is overdue; look at the kernel log"
