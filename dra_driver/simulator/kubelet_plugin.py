@@ -26,6 +26,8 @@ _RECONNECT: Final = (
     ("grpc.use_local_subchannel_pool", 1),
 )
 
+_CLOSED: Final = "rpc error: code = UNAVAILABLE desc = the connection is closing"
+
 
 class CallFailed(Exception):
     """A call that the kubelet would report on the Pod, in one line."""
@@ -122,6 +124,8 @@ class PluginConnection:
         request = dra_v1_pb2.NodePrepareResourcesRequest(claims=_claims(refs))
         try:
             answer = DRAPluginStub(self._channel).NodePrepareResources(request, timeout=timeout)
+        except ValueError as error:  # closed by another thread a moment ago
+            raise CallFailed(_CLOSED) from error
         except grpc.RpcError as error:
             raise CallFailed(f"NodePrepareResources: {words(error)}") from error
         errors = {uid: claim.error for uid, claim in answer.claims.items()}
@@ -136,6 +140,8 @@ class PluginConnection:
         request = dra_v1_pb2.NodeUnprepareResourcesRequest(claims=_claims(refs))
         try:
             answer = DRAPluginStub(self._channel).NodeUnprepareResources(request, timeout=timeout)
+        except ValueError as error:  # closed by another thread a moment ago
+            raise CallFailed(_CLOSED) from error
         except grpc.RpcError as error:
             raise CallFailed(f"NodeUnprepareResources: {words(error)}") from error
         errors = {uid: claim.error for uid, claim in answer.claims.items()}
