@@ -15,6 +15,7 @@ from dra_driver.model import (
     Partition,
     Placement,
 )
+from dra_driver.state import DeviceRecord
 from tests.support.inventories import MIB, SMALL, gpu, inventory, partition
 
 MEDIUM: Final = MigProfile("2g.20gb", 14, 1, 19_968 * MIB, 32, 2, 2, 0, 2, 0)
@@ -97,6 +98,18 @@ class World:
         """Let a GPU be in that state."""
         well = state is HealthState.HEALTHY
         self.health[serial] = Health() if well else Health(state, "sick", "it is sick")
+
+    def has(self, devices: Iterable[DeviceRecord]) -> bool:
+        """Whether all hardware of a record is there now."""
+        gpus = {gpu.uuid: gpu for gpu in self.inventory().gpus}
+        return all(
+            device.span is None
+            or any(
+                (part.placement, part.profile.gi_profile_id) == (device.span, device.gi_profile_id)
+                for part in gpus[device.gpu_uuid].partitions
+            )
+            for device in devices
+        )
 
     def piece(self, uuid: str, device: AllocatedDevice) -> Piece:
         """Piece of hardware of that UUID; a KeyError when there is none."""
