@@ -8,7 +8,7 @@ from typing import Final
 
 from dra_driver.model import ClaimRef
 from tests.faults.faults import FAULTS, HANGS
-from tests.faults.rows import Row
+from tests.faults.rows import MPS_PARTS, Row
 from tests.faults.scene import MADE, OTHER, PATIENCE, Scene, is_given_up, reason_of
 
 _FOR_EVER: Final = 1 << 30
@@ -123,6 +123,8 @@ def _claim(scene: Scene, row: Row, *, partition: bool = True) -> Iterator[ClaimR
     if row.step == "resolve" and partition:
         with scene.partition() as ref:  # the step has to look for it
             yield ref
+    elif row.part in MPS_PARTS:
+        yield scene.new_mps_claim()
     elif row.step == "mig":
         yield scene.new_claim(MADE)
     elif row.step == "sharing":

@@ -88,6 +88,7 @@ def _swapped(
     return begin, end
 
 
+_NOTE_IS_FOLDER: Final = _swapped(lambda scene, _: scene.mps_note, for_folder=True)
 _LOCK_IS_FOLDER: Final = _swapped(lambda scene, _: scene.node_lock, for_folder=True)
 _RECORD_IS_FOLDER: Final = _swapped(lambda scene, ref: scene.record_file(ref), for_folder=True)
 _CDI_FILE_IS_FOLDER: Final = _swapped(lambda scene, ref: scene.cdi_file(ref), for_folder=True)
@@ -110,6 +111,14 @@ def _fails(
 
 def _limits_fail(row: str) -> Fault:
     return _fails(row, "nvmlDeviceSetMemoryLimits_v1", "UNKNOWN", "NVML fails", gpu=TARGET)
+
+
+def _modes_fail(row: str) -> Fault:
+    return _fails(row, "nvmlDeviceSetComputeMode", "UNKNOWN", "NVML fails", gpu=TARGET)
+
+
+def _daemons_fail(row: str) -> Fault:
+    return _fails(row, "mps.start", "UNKNOWN", "the control daemon exits at once", gpu=TARGET)
 
 
 def _slices_fail(row: str, error: str, words: str) -> Fault:
@@ -151,6 +160,12 @@ FAULTS: Final[Mapping[str, Fault]] = {
     "unprepare:sharing/reset-time-slice": _slices_fail(
         "unprepare:sharing", "NO_PERMISSION", "the GPU driver refuses"
     ),
+    "prepare:sharing/compute-mode": _modes_fail("prepare:sharing"),
+    "prepare:sharing/mps": _daemons_fail("prepare:sharing"),
+    "unprepare:sharing/release-mps": Fault(
+        "a folder is in the place of the agent's note", *_NOTE_IS_FOLDER, "before-unprepare:sharing"
+    ),
+    "unprepare:sharing/reset-compute-mode": _modes_fail("unprepare:sharing"),
     "prepare:cdi": Fault("the CDI folder is a file", *_CDI_ROOT_IS_A_FILE, "before-prepare:cdi"),
     "prepare:cdi/replace": Fault("the disk is full", *_FULL, "before-prepare:cdi"),
     "prepare:cdi/replace#2": Fault(

@@ -25,10 +25,17 @@ FILE_PARTS: Final[Mapping[str, tuple[str, ...]]] = {
 # What it does to the hardware, for a claim that needs all of it.
 HARDWARE_PARTS: Final[Mapping[str, tuple[str, ...]]] = {
     "prepare:mig": ("mig-mode", "gpu-instance", "compute-instance"),
-    "prepare:sharing": ("time-slice", "memory-limit"),
-    "unprepare:sharing": ("clear-memory-limit", "reset-time-slice"),
+    "prepare:sharing": ("time-slice", "memory-limit", "compute-mode", "mps"),
+    "unprepare:sharing": (
+        "release-mps",
+        "reset-compute-mode",
+        "clear-memory-limit",
+        "reset-time-slice",
+    ),
     "unprepare:mig": ("remove-compute-instance", "remove-gpu-instance", "mig-mode"),
 }
+# Parts that only a claim with MPS has.
+MPS_PARTS: Final = frozenset({"compute-mode", "mps", "release-mps", "reset-compute-mode"})
 _PARTS: Final = {**FILE_PARTS, **HARDWARE_PARTS}
 _WORDS: Final = {
     "mig-mode": "switch MIG mode",
@@ -40,6 +47,10 @@ _WORDS: Final = {
     "reset-time-slice": "put the time-slice back",
     "memory-limit": "limit the Pod's memory",
     "clear-memory-limit": "take the limit away",
+    "compute-mode": "set the compute mode",
+    "reset-compute-mode": "put the compute mode back",
+    "mps": "let a control daemon of MPS serve it",
+    "release-mps": "release the control daemon",
     "write": "write and flush the new record",
     "rename": "rename it into place",
     "replace": "replace the common file",

@@ -13,12 +13,14 @@ from typing import Any
 from uuid import uuid4
 
 from dra_driver.model import ClaimRef
+from dra_driver.sharing.mps_spec import set_id
 from dra_driver.simulator.device_nodes import NodeKind
 from dra_driver.simulator.kubelet_plugin import CallFailed, Device
 from dra_driver.simulator.node_file import NodeSpec
 from tests.support.kubelet import DRIVER, eventually
+from tests.support.mps_agent import MpsNodeBed, mps_config
 from tests.support.node import SimulatedNode
-from tests.support.plugin_process import NODE, NodeBed, PluginProcess
+from tests.support.plugin_process import NODE, PluginProcess
 
 PATIENCE = 60.0  # seconds; each wait takes a small part of it or something is broken
 _RETRY = "--prepare-retry=1s"
@@ -62,12 +64,13 @@ class Scene:
         cgroups = self.node.root / "sys/fs/cgroup"
         (cgroups / "kubepods" / f"pod{POD}").mkdir(parents=True)
         (cgroups / "cgroup.controllers").write_text("memory\n")
-        self.bed = NodeBed(self.node, self.folder)
+        self.bed = MpsNodeBed(self.node, self.folder)
         self._order = self.folder / "failpoint"
         self._config = self.folder / "node.yaml"
         self._config.write_text(_CONFIG)
         self._number = self._place = 0
         self.bed.kubelet.start()
+        self.bed.start_agent()
         self.process = self._serve()
         self.bystander = self.bed.claim("bystander", f"gpu-{BYSTANDER}")
         self.prepare(self.bystander)
@@ -109,6 +112,12 @@ class Scene:
         claim["status"]["reservedFor"] = [{"resource": "pods", "name": "pod", "uid": POD}]
         self.bed.api.objects.replace("resourceclaims", claim, part="status")
         return ref
+
+    def new_mps_claim(self) -> ClaimRef:
+        """Allocate the target GPU to a claim that wants MPS on it."""
+        self._number += 1
+        share = {"device": f"gpu-{TARGET}", "shareID": str(uuid4())}
+        return self.bed.claim(f"claim-{self._number}", share, config=[mps_config()])
 
     def prepare(self, ref: ClaimRef, timeout: float = 45.0) -> tuple[Device, ...]:
         """Prepare as the kubelet does, and look at the files that containers would get."""
@@ -169,6 +178,11 @@ class Scene:
         return self.records_folder / f"{ref.uid}.json"
 
     @property
+    def mps_note(self) -> Path:
+        """Note of the MPS agent on the target GPU."""
+        return self.bed.sets_folder / f"{set_id([self.node.gpu(TARGET)['uuid']])}.json"
+
+    @property
     def node_lock(self) -> Path:
         """Lock under which devices are reserved."""
         return self.bed.data_folder / "state.lock"
@@ -195,12 +209,16 @@ class Scene:
         assert not self._order.exists()
 
     def restart(self) -> None:
-        """Start the process again after a kill."""
+        """Start the process again after a kill, and the MPS agent if it is gone, too."""
+        if not self.bed.agents[-1].running:
+            self.bed.start_agent()
         self.process = self._serve()
 
     def reboot(self) -> None:
         """Reboot the node, whose process is dead: the CDI folder is on a tmpfs."""
         assert not self.process.running
+        self.bed.agents[-1].kill()
+        self.bed.clear()
         shutil.rmtree(self.bed.cdi_folder)
         self.node.reboot()
 
@@ -243,13 +261,13 @@ class Scene:
             str(path.relative_to(self.folder)): path.read_text()
             for folder in (self.bed.cdi_folder, self.bed.data_folder)
             for path in folder.rglob("*")
-            if path.is_file() and path.suffix != ".lock"
+            if path.is_file() and not path.is_symlink() and path.suffix != ".lock"
         }
         gpus = [
             {key: value for key, value in gpu.items() if key not in ("open", "processes")}
             for gpu in self.node.show()["gpus"]
         ]
-        return {"files": files, "gpus": gpus}
+        return {"files": files, "gpus": gpus, "daemons": self.bed.daemons()}
 
     def _serve(self) -> PluginProcess:
         return self.bed.serve(

@@ -16,8 +16,6 @@ from tests.faults.table import PAGE, page
 from tests.support.engine import EngineBed
 from tests.support.inventories import gpu, inventory
 
-# Passed by claims that have MPS: tests/node/test_mps*.py hurt them there, beside the agent.
-_OF_MPS = {"mps", "release-mps", "compute-mode", "reset-compute-mode"}
 _FAILPOINT = re.compile(r'failpoint\("([^"]+)"\)')
 _results: dict[tuple[str, str], str] = {}
 
@@ -106,5 +104,5 @@ def test_every_change_of_a_file_in_a_step_has_a_row(
 def test_every_change_of_the_hardware_in_a_step_has_a_row() -> None:
     sources = [path for each in (mig, sharing) for path in Path(each.__path__[0]).glob("*.py")]
     found = {name for path in sources for name in _FAILPOINT.findall(path.read_text())}
-    parts = {part for parts in HARDWARE_PARTS.values() for part in parts} | _OF_MPS
+    parts = {part for parts in HARDWARE_PARTS.values() for part in parts}
     assert found == {f"{when}-{part}" for part in parts for when in ("before", "after")}
