@@ -91,6 +91,7 @@ class MpsWatch:
 
     def start(self) -> None:
         """Begin to watch."""
+        self._metrics.before_exposition(self._count)
         self._thread.start()
 
     def stop(self) -> None:
@@ -137,6 +138,7 @@ class MpsWatch:
             if mps_set in self._told and daemon.state == _READY:
                 self._tell_restored(claims.get(mps_set, {}))
                 self._told.discard(mps_set)
+        self._told &= claims.keys()
         if before.away:
             _log.info("the MPS agent answers", sets=len(now))
         self._become(_View("", sets.agent_id, now))
@@ -147,20 +149,19 @@ class MpsWatch:
         return now.interruptions > before.interruptions
 
     def _lose(self, why: str) -> None:
-        """Take note that the agent is away, unless this process is about to end."""
-        if self._stopping.is_set():
+        """Take note that the agent is away, unless it is known or this process is about to end."""
+        if self._stopping.is_set() or self._view.away:
             return
         claims = self._claims()
         for mps_set in claims.keys() - self._told:
             self._tell_interrupted(claims[mps_set], why)
             self._told.add(mps_set)
-        if not self._view.away and claims:
+        if claims:
             _log.error("the MPS agent is away, and with it all control daemons", err=why)
         self._become(replace(self._view, away=why))
 
     def _become(self, view: _View) -> None:
         is_news, self._view = view != self._view, view
-        self._count()
         if is_news:
             self._changed()
 

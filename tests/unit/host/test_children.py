@@ -4,8 +4,11 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
+
+import pytest
 
 from dra_driver.host import Child
 
@@ -95,3 +98,35 @@ def test_a_program_that_is_not_there_says_so(tmp_path: Path) -> None:
     _until(lambda: child.ended() is not None, "it did not end")
     assert child.ended() == 1
     assert "/nonexistent/program" in child.last_words() or "No such file" in child.last_words()
+
+
+def test_an_end_is_told_and_can_be_waited_for(tmp_path: Path) -> None:
+    child = _child(tmp_path, "read line; exit 4")
+    assert child.wait(LIMIT) == 4 or child.ended() is not None
+    told = threading.Event()
+    later = _child(tmp_path, "sleep 0.2; exit 5")
+    later.when_ended(told.set)
+    assert later.wait(0.01) is None
+    assert told.wait(LIMIT)
+    assert later.ended() == 5
+    told.clear()
+    later.when_ended(told.set)
+    assert told.wait(LIMIT)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")
+def test_a_folder_of_its_own_as_dev_shm(tmp_path: Path) -> None:
+    shm = tmp_path / "shm"
+    shm.mkdir()
+    command = ["sh", "-c", "echo mine > /dev/shm/test-of-children"]
+    child = Child(command, tmp_path / "log", {"PATH": os.environ["PATH"]}, shm)
+    assert child.wait(LIMIT) == 0, child.last_words()
+    assert (shm / "test-of-children").read_text() == "mine\n"
+    assert not Path("/dev/shm/test-of-children").exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")
+def test_a_folder_that_can_not_be_bound_is_told_of(tmp_path: Path) -> None:
+    child = Child(["true"], tmp_path / "log", {"PATH": os.environ["PATH"]}, tmp_path / "gone")
+    assert child.wait(LIMIT) == 1
+    assert child.last_words() == "/dev/shm can't be bound: No such file or directory"
