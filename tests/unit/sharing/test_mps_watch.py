@@ -1,0 +1,207 @@
+"""What people are told of control daemons: once, in time, and only those who have them."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dra_driver.config import Settings
+from dra_driver.model import (
+    ClaimRef,
+    Gpu,
+    Health,
+    HealthState,
+    Inventory,
+    MigProfile,
+    Partition,
+    Placement,
+)
+from dra_driver.model.errors import StorageFailed
+from dra_driver.rpc import mps_v1_pb2 as pb
+from dra_driver.sharing.mps_watch import MpsWatch
+from dra_driver.state import Holding
+from dra_driver.telemetry import Event, EventQueue, Metrics
+
+ONE, OTHER = "1" * 16, "2" * 16
+PROFILE = MigProfile("1g.10gb", 19, 0, 10 << 30, 16, 1, 1, 0, 1, 0)
+
+
+class Bed:
+    """A watch whose agent speaks through `see` and `lose`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.held: list[Holding] = []
+        self.error: StorageFailed | None = None
+        self.events, self.metrics = EventQueue(), Metrics()
+        self.changes = 0
+        settings = Settings(node_name="node-a", plugins_folder=folder)
+        self.watch = MpsWatch(settings, self._holdings, self.metrics, self.events, self._changed)
+
+    def hold(self, name: str, mps_set: str, gpu: str = "GPU-0", **more: Any) -> None:
+        values: dict[str, Any] = {"span": None, "share_id": None, "admin_access": False} | more
+        ref = ClaimRef("team", name, f"uid-of-{name}")
+        self.held.append(
+            Holding(claim=ref, device=f"dev-{gpu}", gpu_uuid=gpu, mps_set=mps_set, **values)
+        )
+
+    def see(self, *states: pb.SetState) -> list[tuple[str, str]]:
+        self.watch._see(pb.Sets(agent_id="a", sets=states))
+        return self.told()
+
+    def lose(self, why: str = "the agent is away") -> list[tuple[str, str]]:
+        self.watch._lose(why)
+        return self.told()
+
+    def told(self) -> list[tuple[str, str]]:
+        found: list[Event] = []
+        while (event := self.events.take(0)) is not None:
+            found.append(event)
+        return [(event.reason, event.claim.name if event.claim else "") for event in found]
+
+    def count(self, state: str) -> float:
+        self.watch._count()
+        name, labels = "gpu_dra_driver_mps_sets", {"state": state}
+        return self.metrics.registry.get_sample_value(name, labels) or 0.0
+
+    def health(self, inventory: Inventory) -> list[Health]:
+        return [device.health for device in self.watch.with_troubles(inventory).devices()]
+
+    def _holdings(self) -> list[Holding]:
+        if self.error is not None:
+            raise self.error
+        return self.held
+
+    def _changed(self) -> None:
+        self.changes += 1
+
+
+@pytest.fixture
+def bed(tmp_path: Path) -> Bed:
+    return Bed(tmp_path)
+
+
+def state(
+    mps_set: str, kind: "pb.State.ValueType" = pb.READY, *, interruptions: int = 0, at: int = 0
+) -> pb.SetState:
+    return pb.SetState(
+        set=pb.Set(id=mps_set), state=kind, interruptions=interruptions, interrupted_at=at
+    )
+
+
+def whole(*numbers: int) -> Inventory:
+    return Inventory(gpus=tuple(Gpu(f"GPU-{number}", number, "H100") for number in numbers))
+
+
+def test_an_end_is_told_to_all_claims_of_the_set_and_to_no_others(bed: Bed) -> None:
+    bed.hold("first", ONE)
+    bed.hold("second", ONE)
+    bed.hold("third", OTHER, "GPU-1")
+    assert bed.see(state(ONE), state(OTHER)) == []
+    told = bed.see(state(ONE, pb.DOWN, interruptions=1), state(OTHER))
+    assert told == [("MpsInterrupted", "first"), ("MpsInterrupted", "second")]
+    assert bed.see(state(ONE, pb.STARTING, interruptions=1), state(OTHER)) == []
+    told = bed.see(state(ONE, interruptions=1), state(OTHER))
+    assert told == [("MpsRestored", "first"), ("MpsRestored", "second")]
+    assert bed.see(state(ONE, interruptions=1), state(OTHER)) == []
+
+
+def test_an_end_that_was_over_before_it_was_seen_is_told(bed: Bed) -> None:
+    bed.hold("first", ONE)
+    bed.see(state(ONE))
+    told = bed.see(state(ONE, interruptions=1))
+    assert told == [("MpsInterrupted", "first"), ("MpsRestored", "first")]
+
+
+def test_a_new_set_is_no_news(bed: Bed) -> None:
+    bed.hold("first", ONE)
+    assert bed.see(state(ONE, pb.STARTING)) == []
+    assert bed.see(state(ONE)) == []
+
+
+def test_what_a_process_before_has_told_is_not_told_again(bed: Bed) -> None:
+    bed.hold("first", ONE)
+    assert bed.see(state(ONE, interruptions=3, at=int(bed.watch._began) - 3600)) == []
+
+
+def test_what_happened_while_no_plugin_ran_is_told(bed: Bed) -> None:
+    bed.hold("first", ONE)
+    told = bed.see(state(ONE, interruptions=1, at=int(bed.watch._began) - 10))
+    assert told == [("MpsInterrupted", "first"), ("MpsRestored", "first")]
+
+
+def test_an_agent_that_is_away_is_told_once_and_its_return_too(bed: Bed) -> None:
+    bed.hold("first", ONE)
+    bed.see(state(ONE))
+    assert bed.lose() == [("MpsInterrupted", "first")]
+    assert bed.lose() == []
+    assert (bed.count("down"), bed.count("ready")) == (1, 0)
+    assert bed.see(state(ONE, pb.STARTING, interruptions=1)) == []
+    assert bed.see(state(ONE, interruptions=1)) == [("MpsRestored", "first")]
+    assert (bed.count("down"), bed.count("ready")) == (0, 1)
+
+
+def test_without_claims_nobody_misses_the_agent(bed: Bed) -> None:
+    assert bed.lose() == []
+    assert bed.health(whole(0)) == [Health()]
+
+
+def test_a_claim_that_ended_meanwhile_is_not_told_of_its_successor_s_daemon(bed: Bed) -> None:
+    bed.hold("first", ONE)
+    bed.see(state(ONE))
+    bed.lose()
+    bed.held.clear()
+    assert bed.see() == []
+    bed.hold("second", ONE)
+    assert bed.see(state(ONE)) == []
+
+
+def test_devices_are_ill_for_who_has_them_while_there_is_no_daemon(bed: Bed) -> None:
+    bed.hold("first", ONE)
+    bed.see(state(ONE))
+    assert bed.health(whole(0, 1)) == [Health(), Health()]
+    bed.see(state(ONE, pb.SILENT))
+    ill, well = bed.health(whole(0, 1))
+    assert (ill.state, ill.message) == (HealthState.UNHEALTHY, "MPS: the control daemon is silent")
+    assert well == Health()
+    bed.lose("it is away")
+    assert bed.health(whole(0, 1))[0].words == "MPS: it is away"
+    bed.see(state(ONE))
+    assert bed.health(whole(0, 1)) == [Health(), Health()]
+
+
+def test_a_partition_is_ill_by_itself(bed: Bed) -> None:
+    places = [Placement(start, 1) for start in (0, 1)]
+    parts = tuple(
+        Partition("GPU-0", PROFILE, place, number, 0, f"MIG-{number}")
+        for number, place in enumerate(places)
+    )
+    gpu = Gpu("GPU-0", 0, "H100", mig_capable=True, mig_enabled=True, partitions=parts)
+    bed.hold("first", ONE, span=places[1])
+    bed.lose("it is away")
+    states = [health.state for health in bed.health(Inventory(gpus=(gpu,)))]
+    assert states == [HealthState.HEALTHY, HealthState.UNHEALTHY]
+
+
+def test_only_news_is_handed_on(bed: Bed) -> None:
+    bed.hold("first", ONE)
+    bed.see(state(ONE))
+    before = bed.changes
+    attached = state(ONE)
+    attached.clients, attached.since = 3, 9
+    bed.see(attached)
+    assert bed.changes == before
+    bed.see(state(ONE, pb.SILENT))
+    assert bed.changes == before + 1
+
+
+def test_records_that_can_not_be_read_end_nothing(bed: Bed) -> None:
+    bed.hold("first", ONE)
+    bed.error = StorageFailed("no")
+    assert bed.lose() == []
+    assert bed.health(whole(0)) == [Health()]
+
+
+def test_it_starts_and_ends_without_an_agent(bed: Bed) -> None:
+    bed.watch.start()
+    bed.watch.stop()
+    assert not bed.watch._thread.is_alive()
