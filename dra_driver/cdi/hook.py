@@ -79,6 +79,10 @@ class Hook:
             self._call(self._path, "--mask-params"),  # older toolkits have no command for it
         ]
 
+    def mps_call(self, pipe_folder: str) -> dict[str, Any]:
+        """CDI hook that lets no container start which has another MPS daemon's sockets."""
+        return self._call(self._path, "--mps", pipe_folder)
+
     def _call(self, program: Path, *arguments: str) -> dict[str, Any]:
         return {
             "hookName": "createContainer",

@@ -109,11 +109,26 @@ class ClaimSpecs:
         if not by_name:
             raise Bug(f"claim {claim_uid} has no device to write a CDI file for")
         entries = [
-            _device(name, deviceNodes=_device_nodes(self._nodes.of(device)), **_mps(device))
+            _device(name, deviceNodes=_device_nodes(self._nodes.of(device)), **self._mps(device))
             for name, device in by_name.items()
         ]
         annotations = {self._names.note_key: note} if note else {}
         return _document(self._names.claim_kind, entries, annotations)
+
+    def _mps(self, device: CdiDevice) -> dict[str, list[Any]]:
+        """Edits by which programs find the control daemon of MPS that their device has.
+
+        Devices of one set have the same: for runtimes a later mount at a place replaces the
+        earlier. With devices of two sets the hook lets no container start.
+        """
+        if device.mps_folders is None:
+            return {}
+        places = zip(device.mps_folders, (_MPS_FOLDER, _SHM_FOLDER), strict=True)
+        return {
+            "env": [f"CUDA_MPS_PIPE_DIRECTORY={_MPS_FOLDER}"],
+            "mounts": [_mount(HostFile(*place), _SOCKET_OPTIONS) for place in places],
+            "hooks": [self._hook.mps_call(device.mps_folders[0])],
+        }
 
     def _common(self) -> bytes:
         files = self._driver.current()
@@ -146,20 +161,6 @@ def _document(kind: str, devices: list[dict[str, Any]], annotations: dict[str, s
 
 def _device(name: str, **edits: list[Any]) -> dict[str, Any]:
     return {"name": name, "containerEdits": edits}
-
-
-def _mps(device: CdiDevice) -> dict[str, list[Any]]:
-    """Edits by which programs find the control daemon of MPS that their device has.
-
-    Devices of one set have the same: for runtimes a later mount at a place replaces the earlier.
-    """
-    if device.mps_folders is None:
-        return {}
-    places = zip(device.mps_folders, (_MPS_FOLDER, _SHM_FOLDER), strict=True)
-    return {
-        "env": [f"CUDA_MPS_PIPE_DIRECTORY={_MPS_FOLDER}"],
-        "mounts": [_mount(HostFile(*place), _SOCKET_OPTIONS) for place in places],
-    }
 
 
 def _device_nodes(nodes: Iterable[DeviceNode]) -> list[dict[str, Any]]:

@@ -7,7 +7,8 @@
  *
  *   - makes the links by which programs know the GPU driver's libraries (libcuda.so.1),
  *   - enters these libraries into the container's ld.so.cache, whatever its layout of folders,
- *   - covers the driver's parameters, so that its libraries make no device nodes in the container.
+ *   - covers the driver's parameters, so that its libraries make no device nodes in the container,
+ *   - sees that the container has the sockets of the MPS daemon that its device needs.
  *
  * An image is not to be trusted: every path is resolved inside the container's root, no program of
  * it is run, and nothing is written into volumes. Arguments stay compatible between releases, since
@@ -55,6 +56,7 @@ typedef struct {
     link_t links[MAX_LINKS];
     size_t link_count;
     bool mask_params;
+    const char *mps; /* folder on the host; NULL: no MPS */
 } options_t;
 
 /* A library as the loader is to know it. */
@@ -89,5 +91,8 @@ result_t add_links(int root, const options_t *options);
 
 /* params.c */
 result_t mask_params(int root);
+
+/* mps.c: whether the container has this host folder as the sockets of its MPS daemon. */
+result_t check_mps(int root, const char *host_folder);
 
 #endif

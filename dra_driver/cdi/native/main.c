@@ -80,6 +80,10 @@ static bool apply(options_t *options, const char *flag, char *value)
         return add_folder(options, value);
     if (strcmp(flag, "--library") == 0)
         return add_name(options, value);
+    if (strcmp(flag, "--mps") == 0) {
+        options->mps = value;
+        return is_container_path(value);
+    }
     return strcmp(flag, "--link") == 0 && add_link(options, value);
 }
 
@@ -94,7 +98,7 @@ static bool parse(int count, char **arguments, options_t *options)
         char *value = i + 1 < count ? arguments[++i] : NULL;
         if (value == NULL || !apply(options, flag, value)) {
             note("%s %s is not understood; usage: [--driver-version V] [--folder DIR]... "
-                 "[--library NAME]... [--link TARGET::PATH]... [--mask-params]",
+                 "[--library NAME]... [--link TARGET::PATH]... [--mask-params] [--mps DIR]",
                  flag, value ? value : "");
             return false;
         }
@@ -186,6 +190,7 @@ int main(int count, char **arguments)
     result_t links = add_links(root, &options);
     result_t libraries = options.folder_count > 0 ? add_libraries(root, &options) : DONE;
     result_t params = options.mask_params ? mask_params(root) : DONE;
+    result_t mps = options.mps != NULL ? check_mps(root, options.mps) : DONE;
     close(root);
-    return links == FAILED || libraries == FAILED || params == FAILED;
+    return links == FAILED || libraries == FAILED || params == FAILED || mps == FAILED;
 }
