@@ -80,13 +80,13 @@ class Control:
         shown = zip(wanted.mib.items(), lines, strict=True)
         return Limits(percentage, {place: _mib(line, mib) for (place, mib), line in shown})
 
-    def set_limits(self, limits: Limits) -> str:
-        """Set limits of new clients, those of servers that run already too; gives what is said.
+    def set_limits(self, limits: Limits, servers: Sequence[int]) -> str:
+        """Set limits of new clients, those of `servers` that run already too; gives what is said.
 
         Defaults are for servers to come (same reference). Clients keep what they began with.
         """
         commands = list(_commands(limits, "default_", ""))
-        for server in self.servers():
+        for server in servers:
             commands += _commands(limits, "", f"{server} ")
         return "; ".join(self._ask(*commands))
 

@@ -75,16 +75,17 @@ class Daemon:
         """Clients that are attached. Raises HardwareBusy when it does not answer."""
         return self._control.clients()
 
-    def hold_limits(self, spec: MpsSpec) -> None:
+    def hold_limits(self, spec: MpsSpec, *, is_new: bool = False) -> None:
         """Set the limits that are not as they should be, and read them back.
 
-        Raises HardwareBusy when it does not answer, HardwareFailed when they do not stay.
+        A new daemon has no limits and no servers yet. Raises HardwareBusy when it does not answer,
+        HardwareFailed when they do not stay.
         """
         wanted = Limits.of(spec)
-        missing = wanted.without(self._control.limits(wanted))
+        missing = wanted if is_new else wanted.without(self._control.limits(wanted))
         if not missing:
             return
-        said = self._control.set_limits(missing)
+        said = self._control.set_limits(missing, [] if is_new else self._control.servers())
         found = self._control.limits(wanted)
         if wanted.without(found):
             raise HardwareFailed(

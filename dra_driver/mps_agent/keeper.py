@@ -25,7 +25,8 @@ log = logger(__name__)
 
 _LONGEST_PAUSE: Final = 60.0
 _STEADY_SECONDS: Final = 60.0  # a daemon that lived so long is followed by the next at once
-_FIRST_LOOK, _LONGEST_LOOK = 0.005, 0.25  # between two looks whether it answers already
+_LOOK, _LONGEST_LOOK = 0.002, 0.25  # between two looks whether it answers already
+_HASTE_SECONDS: Final = 0.5  # after which looks become rarer
 _END_SECONDS: Final = 30.0
 _LONGEST_LOG: Final = 16 * 2**20
 
@@ -177,7 +178,7 @@ class SetKeeper:
         try:
             daemon = self._started()
             self._wait_for(daemon)
-            daemon.hold_limits(self.spec)
+            daemon.hold_limits(self.spec, is_new=True)
             failpoint("after-ready")
         except DriverError as error:
             failure = error
@@ -211,17 +212,19 @@ class SetKeeper:
 
     def _wait_for(self, daemon: Daemon) -> None:
         seconds = self._tools.options.ready_seconds
-        deadline = time.monotonic() + seconds
-        pause = _FIRST_LOOK
+        begin = time.monotonic()
+        pause = _LOOK
         while not daemon.is_ready():
-            if time.monotonic() > deadline:
+            waited = time.monotonic() - begin
+            if waited > seconds:
                 raise HardwareBusy(
                     f"the control daemon was not ready within {seconds:g} s: {daemon.last_words()}"
                 )
             with self._change:
                 if self._change.wait_for(lambda: not self._wanted, pause):
                     raise HardwareBusy("it was released while its control daemon was started")
-            pause = min(1.2 * pause, _LONGEST_LOOK)
+            if waited > _HASTE_SECONDS:
+                pause = min(2 * pause, _LONGEST_LOOK)
 
     def _watch(self, daemon: Daemon) -> None:
         """Look at the daemon again and again, until it has ended or nobody wants it."""

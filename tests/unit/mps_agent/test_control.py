@@ -88,10 +88,9 @@ def test_answers_that_can_not_be_read_are_told_of(program: Path, answer: str) ->
 
 
 def test_limits_are_set_for_daemon_and_servers(program: Path) -> None:
-    said = control(program, "17\n").set_limits(Limits(30, {0: 100, 2: 200}))
-    assert said == "17"
+    said = control(program, "30.0\nno\n").set_limits(Limits(30, {0: 100, 2: 200}), [17])
+    assert said == "30.0; no"
     assert asked(program) == [
-        "get_server_list",
         "set_default_device_pinned_mem_limit 0 100M",
         "set_default_device_pinned_mem_limit 2 200M",
         "set_default_active_thread_percentage 30",
