@@ -123,6 +123,14 @@ class Ownership:
             if not same_gpu:
                 del self._by_gpu[holding.gpu_uuid]
 
+    def rival(self, record: ClaimRecord) -> Holding | None:
+        """Tell what another claim holds that this one can't hold at the same time."""
+        for holding in holdings(record):
+            for other in self._by_gpu.get(holding.gpu_uuid, ()):
+                if other.claim.uid != record.uid and holding.conflicts_with(other):
+                    return other
+        return None
+
     def check(self, record: ClaimRecord) -> None:
         """Raise DeviceInUse when another claim, or this one twice, holds what the record wants.
 

@@ -108,8 +108,8 @@ class Records:
                 return decode(content, uid)
             if not self._is_there(uid) and self._traces.record(uid) is None:
                 return None
-        with self._node(anew=True):  # what is rebuilt is held again
-            return self._read(uid)
+        with self._node(anew=True) as index:  # what is rebuilt is held again
+            return self._read(uid) or self._lost(uid, index)
 
     def recover(self) -> None:
         """Mend what was damaged or lost since the records were last read. Raises StorageFailed."""
@@ -227,7 +227,7 @@ class Records:
         index = Ownership()
         # Another instance may have set a record aside, or dealt with one that this one did.
         self._damaged = {uid: told for uid, told in self._damaged.items() if self._is_there(uid)}
-        for uid in sorted({*self._uids(self._folder), *self._uids(self._aside), *self._traced()}):
+        for uid in sorted({*self._uids(self._folder), *self._uids(self._aside)}):
             try:
                 record = self._read(uid)
             except StorageFailed as error:
@@ -238,6 +238,10 @@ class Records:
                 index.add(record)
             elif self._is_there(uid):
                 self._add_unknown(index, uid)
+        for uid in self._traced():
+            record = None if uid in index else self._lost(uid, index)
+            if record is not None:
+                index.add(record)
         return index
 
     def _add_unknown(self, index: Ownership, uid: str) -> None:
@@ -247,13 +251,13 @@ class Records:
 
     def _traced(self) -> list[str]:
         try:
-            return [uid for uid in self._traces.uids() if _UID.fullmatch(uid)]
+            return sorted(uid for uid in self._traces.uids() if _UID.fullmatch(uid))
         except StorageFailed as error:
             log.warning("lost records can't be looked for", err=error)
             return []
 
     def _read(self, uid: str) -> ClaimRecord | None:
-        """Record of a claim; a damaged one is set aside and, as one that was lost, rebuilt."""
+        """Record of a claim; a damaged one is set aside and rebuilt."""
         path = self._path(uid)
         try:
             content = read_file(path)
@@ -261,17 +265,33 @@ class Records:
                 return decode(content, uid)
         except RecordDamaged as error:
             self._set_aside(path, uid, str(error))
-        aside, record = read_file(self._aside / path.name), None
-        if aside is not None:
-            with suppress(RecordDamaged):  # a newer driver may read it
-                record = decode(aside, uid)
-        record = record or self._traces.record(uid)
+        content = read_file(self._aside / path.name)
+        if content is None:
+            return None
+        try:
+            record: ClaimRecord | None = decode(content, uid)  # a newer driver may read it
+        except RecordDamaged:
+            record = self._traces.record(uid)
         if record is not None:
-            if aside is None:
-                self._tell(uid, f"the record of claim {record.ref} was lost; it is rebuilt")
-            else:
-                log.info("a damaged record was rebuilt", claim=record.ref, claimUID=uid)
+            log.info("a damaged record was rebuilt", claim=record.ref, claimUID=uid)
             self._keep(record)
+        return record
+
+    def _lost(self, uid: str, index: Ownership) -> ClaimRecord | None:
+        """Rebuild the record of a claim of which only a trace is left.
+
+        Not if a device is another claim's by now: then the trace is older than that. It was out of
+        reach, as a folder that is mounted over, when its own claim was unprepared.
+        """
+        record = self._traces.record(uid)
+        if record is None:
+            return None
+        other = index.rival(record)
+        if other is not None:
+            log.warning("a trace of a claim is out of date", claim=record.ref, holder=other.claim)
+            return None
+        self._tell(uid, f"the record of claim {record.ref} was lost; it is rebuilt")
+        self._keep(record)
         return record
 
     def _keep(self, record: ClaimRecord) -> None:

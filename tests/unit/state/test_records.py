@@ -294,6 +294,23 @@ def test_a_record_that_was_lost_is_written_again(tmp_path: Path, when: str) -> N
     assert records.damaged == {}
 
 
+def test_a_trace_that_is_older_than_the_record_of_another_claim_is_not_believed(
+    tmp_path: Path,
+) -> None:
+    traces = Told()
+    records = Records(tmp_path, traces)
+    records.load()
+    records.reserve(claim("u2"))
+    traces.known["u1"] = claim("u1")  # out of reach until now
+    assert records.get("u1") is None
+    records.recover()
+    again = Records(tmp_path, traces)
+    again.load()
+    assert again.all() == [claim("u2")]
+    with pytest.raises(DeviceInUse, match="UID u2"):
+        again.reserve(claim("u1"))
+
+
 def test_a_full_disk_does_not_keep_a_rebuilt_record_from_its_claim(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
