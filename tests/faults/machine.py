@@ -2,14 +2,12 @@
 
 import shutil
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from collections.abc import Set as AbstractSet
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from threading import Barrier
-from typing import Final, TypeVar
+from typing import Final
 from unittest import mock
 
 from hypothesis import strategies as st
@@ -28,13 +26,13 @@ from dra_driver.slices.planner import Planner
 from dra_driver.state import ClaimRecord, Phase, encode
 from dra_driver.state.record import decode
 from tests.faults import breakage
+from tests.faults.at_once import at_once, outcome
 from tests.faults.breakage import BROKEN, Killed, armed
 from tests.faults.published import SERVERS, check_published
 from tests.faults.rows import ROWS
 from tests.faults.world import ABSENT, GPUS, LAYOUTS, Judged, World, clash
 from tests.support.engine import NODE, EngineBed
 
-T = TypeVar("T")
 CLAIMS: Final = 5
 POINTS: Final = sorted({point for row in ROWS for point in (row.before, row.after)})
 BUGS: Final = ("Bug", "Internal")
@@ -134,8 +132,8 @@ class ClaimsMachine(RuleBasedStateMachine):
     def prepare_at_once(self, number: int, pods: int) -> None:
         """Pods that share a claim start at once: whoever is first, all hear the same."""
         claim = self.claims[number]
-        answers = _at_once([partial(self._call, claim)] * pods)
-        assert len({_outcome(answer) for answer in answers}) == 1, answers
+        answers = at_once([partial(self._call, claim)] * pods)
+        assert len({outcome(answer) for answer in answers}) == 1, answers
         self._judge(claim, answers[0])
 
     @precondition(lambda self: not self.broken)
@@ -143,10 +141,13 @@ class ClaimsMachine(RuleBasedStateMachine):
     def rush(self, calls: list[tuple[str, int]]) -> None:
         """Pods of several claims start and end at once; all end, so it's the same who was first."""
         ending = {number for name, number in calls if name == "unprepare"}
-        answers = _at_once([partial(self._do, name, self.claims[number]) for name, number in calls])
+        damaged = self._some_record_is_damaged()  # until its claim has ended
+        answers = at_once([partial(self._do, name, self.claims[number]) for name, number in calls])
         for (name, number), answer in zip(calls, answers, strict=True):
             if name == "unprepare" or answer is None:
                 assert answer is None, str(answer)
+            elif isinstance(answer, RecordDamaged):
+                assert damaged
             elif number not in ending:
                 self._judge(self.claims[number], answer)
             elif isinstance(answer, DriverError):
@@ -405,7 +406,7 @@ class ClaimsMachine(RuleBasedStateMachine):
         elif isinstance(answer, StorageFailed):
             assert self.broken
         elif isinstance(answer, RecordDamaged):
-            assert any(path.startswith("damaged") for path in self.bed.claim_files())
+            assert self._some_record_is_damaged()
         elif not isinstance(answer, Cancelled):
             assert not self._must_work(claim), str(answer)
 
@@ -453,6 +454,10 @@ class ClaimsMachine(RuleBasedStateMachine):
             return decode(path.read_bytes(), claim.ref.uid)
         return None
 
+    def _some_record_is_damaged(self) -> bool:
+        asides = (path.startswith("damaged") for path in self.bed.claim_files())
+        return self.tampered or any(asides)
+
     def _files(self, claim: Judged) -> set[str]:
         return {file for file in self.bed.claim_files() if file.endswith(f" {claim.ref.uid}")}
 
@@ -477,20 +482,3 @@ class ClaimsMachine(RuleBasedStateMachine):
     def _start(self) -> None:
         self.bed.start()
         self.planners = {server: Planner(self.bed.settings) for server in SERVERS}
-
-
-def _at_once(calls: Sequence[Callable[[], T]]) -> list[T]:
-    """Make the calls at the same time, each in a thread of its own."""
-    begin = Barrier(len(calls))
-
-    def work(call: Callable[[], T]) -> T:
-        begin.wait()
-        return call()
-
-    with ThreadPoolExecutor(len(calls)) as threads:
-        return list(threads.map(work, calls))
-
-
-def _outcome(answer: PreparedClaim | DriverError) -> PreparedClaim | str:
-    """What does not depend on who was first: the words of an error may."""
-    return answer if isinstance(answer, PreparedClaim) else answer.reason
