@@ -235,7 +235,7 @@ class Discovery:
         if session is not None and session.file != file:
             _log.info("GPU driver changed: loading NVML anew", library=file.path)
             self._driver_is_gone()
-        elif session is not None and not of_host <= self._opened_with:
+        elif session is not None and not of_host <= self._opened_with | self._listed():
             _log.info("there are new GPUs: initialising NVML anew", gpus=len(of_host))
             self._close_session()
         if self._session is None:
@@ -252,6 +252,14 @@ class Discovery:
         if self._session is not None:
             self._session.close(sessions.READ_SECONDS)
             self._session = None
+
+    def _listed(self) -> frozenset[str]:
+        """PCI addresses of the GPUs that NVML gave: for those it need not be initialised anew.
+
+        Events that come between the end of one session and the next one's set are lost.
+        """
+        gpus = self._inventory.gpus if self._inventory else ()
+        return frozenset(gpu.pci_bus_id for gpu in gpus if gpu.pci_bus_id)
 
     def _gpus_of_host(self) -> frozenset[str]:
         """PCI addresses of the GPUs that the kernel driver has; NVML misses later ones."""

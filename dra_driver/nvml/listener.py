@@ -91,8 +91,7 @@ class Listener:
             if batch:
                 self._tell_safely(batch)
             self._rest(began + _PACE_SECONDS - time.monotonic())
-        if mine is not None:
-            _free(mine)
+        self._leave(mine)
 
     def _leave(self, event_set: EventSet | None) -> None:
         """Tell what a set still holds, then free it: its successor knows later events only."""

@@ -115,6 +115,24 @@ def test_nvml_is_held_over_looks_and_opened_anew_for_a_new_gpu(
         seen.look()
 
 
+def test_a_gpu_that_nvml_lists_first_needs_no_new_session(
+    make_node: MakeNode, watch: MakeWatch
+) -> None:
+    """Closing a session loses the events that come before the next one listens."""
+    node = make_node(gpus=1)
+    seen = watch(node.root)
+    seen.look()
+    of_kernel = node.root / "proc/driver/nvidia/gpus"
+    before = set(of_kernel.iterdir())
+    node.add_gpu("h100-80gb")
+    (new,) = set(of_kernel.iterdir()) - before
+    new.rename(node.root / "later")
+    assert len(seen.look().gpus) == 2
+    (node.root / "later").rename(new)
+    fault(node, ALL_GPUS, "nvmlInit*", "DRIVER_NOT_LOADED")
+    assert len(seen.look().gpus) == 2
+
+
 def test_b03_a_node_without_gpu_stays_up_quietly(make_node: MakeNode, watch: MakeWatch) -> None:
     seen = watch(make_node(gpus=0).root)
     assert [seen.look().gpus for _ in range(3)] == [()] * 3
