@@ -25,6 +25,7 @@ from dra_driver.simulator.node_file import NodeSpec
 from tests.cluster.api import Object
 from tests.cluster.cache import HarnessError
 from tests.cluster.cluster import Cluster
+from tests.cluster.process import HostProcess
 from tests.cluster.workload import RESOURCE_API, Namespace
 from tests.support.node import SimulatedNode
 
@@ -192,6 +193,15 @@ class Driver:
         """Say where the simulated node is; all else is where real nodes have it."""
         root = self.node.root
         return [f"--nvidia-driver-root={root}", f"--host-root={root}"]
+
+    def mps_agent(self) -> HostProcess:
+        """Build the MPS agent, with mounts as its container has them; the caller starts it.
+
+        They are its own, and the node sees what it mounts: `mountPropagation: Bidirectional`.
+        """
+        container = ["unshare", "--mount", "--propagation=unchanged"]
+        command = [str(_PROGRAM), "mps-agent", f"--nvidia-driver-root={self.node.root}"]
+        return self.cluster.host_process(f"mps-agent-{next(_instances)}", [*container, *command])
 
     @contextmanager
     def replaced(self, *arguments: str) -> Iterator[Instance]:

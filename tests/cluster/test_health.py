@@ -47,11 +47,11 @@ def test_the_status_of_a_pod_tells_that_its_gpu_is_sick(
     gpu_namespace.apply(claim("held", selector=_the_sick_one(driver)))
     gpu_namespace.run(pod("holder", claims=use("held")))
     container = gpu_namespace.container_id("holder")
-    _wait_health(gpu_namespace, "Healthy", "")
+    gpu_namespace.wait_health("holder", "held", "Healthy", "")
     with falls_ill(driver):
         message = words if driver.cluster.settings.has("ResourceHealthStatusMessage") else ""
-        _wait_health(gpu_namespace, "Unhealthy", message)
-    _wait_health(gpu_namespace, "Healthy", "")
+        gpu_namespace.wait_health("holder", "held", "Unhealthy", message)
+    gpu_namespace.wait_health("holder", "held", "Healthy", "")
     assert gpu_namespace.container_id("holder") == container
 
 
@@ -101,21 +101,3 @@ def _the_sick_one(driver: Driver) -> str:
 
 def _taints(driver: Driver) -> dict[str, list[Any]]:
     return {device["name"]: device.get("taints", []) for device in driver.devices()}
-
-
-def _wait_health(namespace: Namespace, wanted: str, words: str) -> None:
-    """Wait until the status of the Pod `holder` shows this health of its one device."""
-
-    def shown() -> bool:
-        (container,) = namespace.pod("holder")["status"]["containerStatuses"]
-        found = [
-            resource
-            for status in container.get("allocatedResourcesStatus", [])
-            for resource in status["resources"]
-            if status["name"] == "claim:held"
-        ]
-        return [item["health"] for item in found] == [wanted] and words in found[0].get(
-            "message", ""
-        )
-
-    eventually(shown, f"the Pod's status says {wanted}")

@@ -173,6 +173,25 @@ class Namespace:
         except HarnessError as error:
             raise HarnessError(f"{error}\n{self._pod_story(name)}") from None
 
+    def wait_health(self, pod_name: str, claim: str, wanted: str, words: str = "") -> None:
+        """Wait until a Pod's status shows this health, with these words, of a claim's one device.
+
+        The claim goes by the name that the Pod calls it.
+        """
+
+        def shown(found: Object) -> bool:
+            devices = _devices_told(found, claim)
+            return [item["health"] for item in devices] == [wanted] and words in devices[0].get(
+                "message", ""
+            )
+
+        path = f"{self._core}/pods/{pod_name}"
+        try:
+            self._api.wait(path, shown, f"{wanted} {words}", timeout=60.0)
+        except HarnessError as error:
+            told = _devices_told(self.pod(pod_name), claim)
+            raise HarnessError(f"{error}: {json.dumps(told)}") from None
+
     def wait_event(self, about: str, reason: str, words: str = "", timeout: float = 60.0) -> Object:
         """Wait for an event about an object, with these words in its message, and return it."""
         deadline = time.monotonic() + timeout
@@ -310,3 +329,14 @@ class Namespace:
 def _scheduled(found: Object) -> Object:
     conditions = found.get("status", {}).get("conditions", [])
     return next((item for item in conditions if item["type"] == "PodScheduled"), {})
+
+
+def _devices_told(found: Object, claim: str) -> list[Object]:
+    """What a Pod's status says of the devices of a claim."""
+    return [
+        device
+        for container in found.get("status", {}).get("containerStatuses", [])
+        for status in container.get("allocatedResourcesStatus", [])
+        for device in status["resources"]
+        if status["name"] == f"claim:{claim}"
+    ]

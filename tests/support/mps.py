@@ -7,6 +7,7 @@ import signal
 import subprocess
 import tempfile
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, Self
@@ -36,8 +37,45 @@ def eventually(condition: Callable[[], bool], what: str) -> None:
         time.sleep(_POLL)
 
 
-class CudaProgram:
+class CudaTalk(ABC):
     """A running sim-mps-client, its events, and further words for it."""
+
+    @abstractmethod
+    def _next_line(self) -> str:
+        """Wait for the next line that it writes; empty if it has ended."""
+
+    @abstractmethod
+    def _say(self, line: str) -> None:
+        """Give it a line."""
+
+    def event(self, name: str | None = None) -> dict[str, Any]:
+        """Wait for its next event, which is to be of this name."""
+        line = self._next_line()
+        assert line, f"the program ended instead of telling {name or 'something'}"
+        event: dict[str, Any] = json.loads(line)
+        assert name in {None, event["event"]}, event
+        return event
+
+    def tell(self, words: str) -> dict[str, Any]:
+        """Give it a word with its argument; gives the event that follows."""
+        self._say(f"{words}\n")
+        return self.event()
+
+    def refused_by(self, amount: str) -> str:
+        """Let it ask for memory that it does not get; gives who refuses."""
+        event = self.tell(f"alloc {amount}")
+        assert event["event"] == "refused", event
+        assert event["error"] == "CUDA_ERROR_OUT_OF_MEMORY"
+        return str(event["by"])
+
+    def gets(self, amount: str) -> None:
+        """Let it ask for memory that it gets."""
+        event = self.tell(f"alloc {amount}")
+        assert event["event"] == "allocated", event
+
+
+class CudaProgram(CudaTalk):
+    """A sim-mps-client that is a child of the test."""
 
     def __init__(
         self,
@@ -63,33 +101,14 @@ class CudaProgram:
         """Its process id."""
         return self.process.pid
 
-    def event(self, name: str | None = None) -> dict[str, Any]:
-        """Wait for its next event, which is to be of this name."""
+    def _next_line(self) -> str:
         assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        assert line, f"the program ended instead of telling {name or 'something'}"
-        event: dict[str, Any] = json.loads(line)
-        assert name in {None, event["event"]}, event
-        return event
+        return self.process.stdout.readline()
 
-    def tell(self, words: str) -> dict[str, Any]:
-        """Give it a word with its argument; gives the event that follows."""
+    def _say(self, line: str) -> None:
         assert self.process.stdin is not None
-        self.process.stdin.write(f"{words}\n")
+        self.process.stdin.write(line)
         self.process.stdin.flush()
-        return self.event()
-
-    def refused_by(self, amount: str) -> str:
-        """Let it ask for memory that it does not get; gives who refuses."""
-        event = self.tell(f"alloc {amount}")
-        assert event["event"] == "refused", event
-        assert event["error"] == "CUDA_ERROR_OUT_OF_MEMORY"
-        return str(event["by"])
-
-    def gets(self, amount: str) -> None:
-        """Let it ask for memory that it gets."""
-        event = self.tell(f"alloc {amount}")
-        assert event["event"] == "allocated", event
 
     def end(self) -> int:
         """Let it end; gives its exit code."""
