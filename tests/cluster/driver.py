@@ -194,12 +194,13 @@ class Driver:
         root = self.node.root
         return [f"--nvidia-driver-root={root}", f"--host-root={root}"]
 
-    def mps_agent(self) -> HostProcess:
-        """Build the MPS agent, with mounts as its container has them; the caller starts it.
+    def mps_agent(self, propagation: str = "unchanged") -> HostProcess:
+        """Build the MPS agent with mounts of its own, as a container's; the caller starts it.
 
-        They are its own, and the node sees what it mounts: `mountPropagation: Bidirectional`.
+        With `unchanged` the node sees what it mounts: `mountPropagation: Bidirectional`. With
+        `private` it does not.
         """
-        container = ["unshare", "--mount", "--propagation=unchanged"]
+        container = ["unshare", "--mount", f"--propagation={propagation}"]
         command = [str(_PROGRAM), "mps-agent", f"--nvidia-driver-root={self.node.root}"]
         return self.cluster.host_process(f"mps-agent-{next(_instances)}", [*container, *command])
 

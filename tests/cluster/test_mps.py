@@ -234,15 +234,54 @@ def test_a_pod_has_time_slicing_on_one_gpu_and_mps_on_another(
     assert mps.leftovers() == []
 
 
+def test_b36_a_container_with_the_devices_of_two_daemons_is_not_started(
+    mps: MpsNode, namespace: Namespace
+) -> None:
+    positions = {"first": _SLICED, "second": _OWN}
+    namespace.apply(*(mps.claim(name, at, strategy="MPS") for name, at in positions.items()))
+    namespace.apply(mps.pod(namespace, "both", *positions))
+    namespace.wait_event("both", "Failed", "two control daemons of MPS")
+    namespace.delete_pod("both")
+    assert mps.leftovers() == []
+    made = mps.pod(namespace, "each", *positions)
+    main = made["spec"]["containers"][0]
+    first, second = main["resources"]["claims"]
+    beside = {**main, "name": "beside", "command": ["sleep", "1000"], "volumeMounts": []}
+    main["resources"] = {"claims": [first]}
+    made["spec"]["containers"].append({**beside, "resources": {"claims": [second]}})
+    namespace.apply(made)
+    mps.attached(namespace, "each").gets("1Gi")
+    assert len(mps.node.show()["mps"]) == len(mps.mounts()) == 2
+    folders = {_mps_mounts(namespace, "each", container) for container in ("main", "beside")}
+    assert len(folders) == 2
+
+
+def test_mounts_that_the_node_does_not_see_are_refused(mps: MpsNode, namespace: Namespace) -> None:
+    other = mps.driver.mps_agent("private")
+    mps.agent.stop()
+    other.start()
+    try:
+        namespace.apply(mps.claim("one", _SHARED), mps.pod(namespace, "one", "one"))
+        words = "mountPropagation: Bidirectional"
+        namespace.wait_event("one", "FailedPrepareDynamicResources", words)
+        assert mps.mounts() == []
+    finally:
+        other.stop()
+    mps.agent.start()
+    mps.attached(namespace, "one").gets("10Gi")
+
+
 def _attached(mps: MpsNode, namespace: Namespace, name: str) -> CudaTalk:
     """Make a Pod with a share of the shared GPU, by a claim of the same name."""
     namespace.apply(mps.claim(name, _SHARED), mps.pod(namespace, name, name))
     return mps.attached(namespace, name)
 
 
-def _mps_mounts(namespace: Namespace, name: str) -> tuple[tuple[str, ...], ...]:
-    """What a Pod has of MPS, by device and folder on it; its environment names no GPU."""
-    environment, _, mounts = namespace.exec(name, ["sh", "-c", _SEEN]).partition("\n\n")
+def _mps_mounts(
+    namespace: Namespace, name: str, container: str = "main"
+) -> tuple[tuple[str, ...], ...]:
+    """What a container has of MPS, by device and folder on it; its environment names no GPU."""
+    environment, _, mounts = namespace.exec(name, ["sh", "-c", _SEEN], container).partition("\n\n")
     variables = [line.partition("=")[0] for line in environment.splitlines()]
     assert "CUDA_MPS_PIPE_DIRECTORY=/tmp/nvidia-mps" in environment.splitlines()
     assert "CUDA_VISIBLE_DEVICES" not in variables
