@@ -1,12 +1,17 @@
 """The other examples: several devices, workloads that make Pods, namespaces of their own."""
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from typing import Final
 
 import pytest
 
-from tests.cluster import examples, test_examples, test_layouts, test_mig_examples, view
+from tests.cluster import (
+    examples,
+    test_examples,
+    test_layouts,
+    test_mig_examples,
+    test_sharing_examples,
+    view,
+)
 from tests.cluster.api import Object
 from tests.cluster.driver import Driver, eventually
 from tests.cluster.workload import Namespace
@@ -22,7 +27,9 @@ _JOB_SECONDS: Final = 300.0
 
 def test_every_example_is_run() -> None:
     single, partitions = test_examples._WANTED, test_mig_examples._WANTED
-    assert examples.names() == {*single, *partitions, test_layouts.EXAMPLE, *_TOGETHER, _JOB}
+    shared = test_sharing_examples.EXAMPLES
+    others = {*_TOGETHER, _JOB, test_layouts.EXAMPLE}
+    assert examples.names() == {*single, *partitions, *shared, *others}
 
 
 def test_pods_with_several_devices_or_claims(driver: Driver, gpu_namespace: Namespace) -> None:
@@ -58,60 +65,30 @@ def test_pods_of_a_job_take_turns(driver: Driver, gpu_namespace: Namespace) -> N
 
 def test_each_replica_of_a_deployment_has_its_own(driver: Driver, gpu_namespace: Namespace) -> None:
     gpu_namespace.apply(*examples.objects(_DEPLOYMENT))
-    first, second = _running(driver, gpu_namespace, "app=deployment", 2)
+    first, second = examples.running(driver, gpu_namespace, "app=deployment", 2)
     assert first.isdisjoint(second)
 
 
 def test_a_monitor_sees_what_others_have(driver: Driver, gpu_namespace: Namespace) -> None:
     gpu_namespace.apply(*examples.objects(_DEPLOYMENT))
-    held = set().union(*_running(driver, gpu_namespace, "app=deployment", 2))
-    with _own_namespaces(driver, _ADMIN) as (namespace,):
-        (names,) = _running(driver, namespace, "app=admin-access", 1)
+    held = set().union(*examples.running(driver, gpu_namespace, "app=deployment", 2))
+    with examples.own_namespaces(driver, _ADMIN) as (namespace,):
+        (names,) = examples.running(driver, namespace, "app=admin-access", 1)
         whole = {name for name in driver.device_names() if "-mig-" not in name}
         assert held < names == whole
 
 
 @pytest.mark.usefixtures("gpu_namespace")
 def test_a_quota_limits_one_namespace(driver: Driver) -> None:
-    with _own_namespaces(driver, _TEAMS) as (limited, free):
-        (first,) = _running(driver, limited, "app=namespaces", 1)
-        (second,) = _running(driver, free, "app=namespaces", 1)
+    with examples.own_namespaces(driver, _TEAMS) as (limited, free):
+        (first,) = examples.running(driver, limited, "app=namespaces", 1)
+        (second,) = examples.running(driver, free, "app=namespaces", 1)
         assert first.isdisjoint(second)
         eventually(
             lambda: [line for line in limited.warnings() if "exceeded quota" in line],
             "the second Pod of the limited team is refused",
         )
         assert len(limited.pods("app=namespaces")) == 2
-
-
-@contextmanager
-def _own_namespaces(driver: Driver, example: str) -> Iterator[list[Namespace]]:
-    """Apply an example that brings its namespaces; in the end they are gone."""
-    manifests = examples.objects(example)
-    made = [item["metadata"]["name"] for item in manifests if item["kind"] == "Namespace"]
-    with ExitStack() as stack:
-        namespaces = [Namespace(driver.cluster, name) for name in made]
-        for namespace in namespaces:
-            stack.callback(namespace.remove)
-        driver.cluster.apply(*manifests)
-        yield namespaces
-
-
-def _running(driver: Driver, namespace: Namespace, label: str, count: int) -> list[set[str]]:
-    """Wait until so many Pods run; gives the devices of each, having looked into it."""
-    found: list[str] = []
-
-    def all_run() -> bool:
-        found[:] = namespace.pods(label, phase="Running")
-        return len(found) >= count
-
-    eventually(all_run, f"{count} Pods {label} run")
-    devices = []
-    for pod in found:
-        names = view.devices_of(namespace, pod)
-        assert view.seen(namespace, pod) == view.expected(driver.node, names)
-        devices.append(set(names))
-    return devices
 
 
 def _complete(job: Object) -> bool:

@@ -39,8 +39,17 @@ def claims_of(path: Path, uuid: str = NO_UUID) -> list[Claim]:
         Claim.from_template(template, template["metadata"]["name"])
         for template in of_kind(path, "ResourceClaimTemplate", uuid)
     ]
-    made = (claim_for_pod(pod, CLASSES) for pod in of_kind(path, "Pod"))
+    made = (claim_for_pod(pod, CLASSES) for pod in _pods(path))
     return claims + [claim for claim in made if claim is not None]
+
+
+def _pods(path: Path) -> list[dict[str, Any]]:
+    """Return the Pods of an example, and one of each Deployment."""
+    made = [
+        {**deployment["spec"]["template"], "metadata": deployment["metadata"]}
+        for deployment in of_kind(path, "Deployment")
+    ]
+    return of_kind(path, "Pod") + made
 
 
 def outcome_of(

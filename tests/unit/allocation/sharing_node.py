@@ -32,7 +32,11 @@ class SharingNode:
 
     def ask(self, class_name: str = "gpu.nvidia.com", **wish: Any) -> list[str]:
         """Devices of a new claim with one request; none if it is refused."""
-        outcome = self.outcome(Claim.parse(claim("c", {"r": exactly(class_name, **wish)})))
+        return self.claim(Claim.parse(claim("c", {"r": exactly(class_name, **wish)})))
+
+    def claim(self, wanted: Claim) -> list[str]:
+        """Devices of a new claim; none if it is refused."""
+        outcome = self.outcome(wanted)
         return [] if isinstance(outcome, Refusal) else self.stored(outcome)
 
     def pod(self, resource: str, count: int = 1) -> list[str]:
@@ -41,8 +45,7 @@ class SharingNode:
         pod = {"metadata": {"name": "pod"}, "spec": {"containers": containers}}
         wanted = claim_for_pod(pod, CLASSES.values())
         assert wanted is not None, "no class for it"
-        outcome = self.outcome(wanted)
-        return [] if isinstance(outcome, Refusal) else self.stored(outcome)
+        return self.claim(wanted)
 
     def outcome(self, wanted: Claim) -> tuple[Allocation, ...] | Refusal:
         in_use = devices_in_use(self.claims.values())

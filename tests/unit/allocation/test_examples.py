@@ -19,6 +19,7 @@ from tests.unit.allocation.hardware import (
     whole,
 )
 from tests.unit.allocation.test_partition_examples import WANTED
+from tests.unit.allocation.test_sharing_examples import SHARING
 
 WORKLOADS = ("Pod", "Job", "Deployment", "DaemonSet")
 
@@ -47,7 +48,7 @@ def test_what_each_example_gets() -> None:
     whole_one, part = devices_of("two-claims", slices)
     assert (whole_one, "-mig-" in part) == ("gpu-0", True)
     assert re.fullmatch(r"gpu-\d+-mig-[347]g\d+gb-\d+-0", devices_of("first-available", slices)[0])
-    assert len(FILES) == 15 + len(WANTED)
+    assert len(FILES) == 15 + len(WANTED) + len(SHARING)
 
 
 def test_two_gpus_below_one_root() -> None:
