@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias
 
 from dra_driver.cli.device_room import Room
+from dra_driver.cli.isolation import keys_of
 from dra_driver.model import (
     Gpu,
     Inventory,
@@ -47,6 +48,7 @@ class Line:
     numa: int | None = None
     architecture: str = ""
     mode: str = ""
+    isolation: str = "alone"  # keys of `isolation.WAYS`
     state: str = PREPARED  # FREE, PREPARED, FOREIGN or BLOCKED
     can_be_made: Mapping[str, int] = field(default_factory=dict)  # of a GPU, by profile
 
@@ -69,6 +71,7 @@ class Line:
             "pciBusID": self.pci or None,
             "numaNode": self.numa,
             "architecture": self.architecture or None,
+            "isolation": self.isolation,
         }
 
     def configured_document(self) -> dict[str, Any]:
@@ -132,6 +135,7 @@ class _Reader:
         gpu, slot, health = device.gpu, device.slot, device.health
         size = gpu.memory_bytes if slot is None else slot.profile.memory_bytes
         state, why = self.told.get(device.name) or (health.state.value, health.words)
+        holders = [pair for pair in _held(self.claims) if _is_on(pair[1], device)]
         return Line(
             name=device.name,
             kind=GPU if slot is None else MIG,
@@ -139,14 +143,13 @@ class _Reader:
             uuid=device.uuid,
             health=state,
             why=why,
-            holders=tuple(
-                _holder(record, held) for record, held in _held(self.claims) if _is_on(held, device)
-            ),
+            holders=tuple(_holder(*pair) for pair in holders),
             memory="" if size is None else str(Quantity.of(size)),
             pci=gpu.pci_bus_id or "",
             numa=gpu.numa_node,
             architecture=gpu.architecture,
             mode=_mode(gpu),
+            isolation=keys_of(device, [held for _, held in holders]),
         )
 
     def _owner(self, device: PublishedDevice) -> ClaimRecord | None:

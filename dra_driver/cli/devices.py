@@ -9,6 +9,7 @@ import click
 
 from dra_driver.cli import EXIT_FINDING
 from dra_driver.cli.device_lines import FOREIGN, MISSING, NOT_OURS, Line, device_lines
+from dra_driver.cli.isolation import isolation_document, isolation_text
 from dra_driver.cli.node_state import (
     HARDWARE_FLAGS,
     NODE,
@@ -30,8 +31,8 @@ from dra_driver.plugin.config_file import read_config
 
 _HEAD: Final = ("NAME", "TYPE", "MODEL", "MEMORY", "UUID", "HEALTH", "CLAIMS")
 _CONFIGURED_HEAD: Final = ("NAME", "TYPE", "MODEL", "MEMORY", "UUID", "HEALTH", "MODE", "CLAIMS")
-_WIDE: Final = ("PCI", "NUMA", "ARCHITECTURE", "WHY")
-_CONFIGURED_WIDE: Final = ("PCI", "NUMA", "ARCHITECTURE", "CAN BE MADE", "WHY")
+_WIDE: Final = ("PCI", "NUMA", "ARCHITECTURE", "ISOLATION", "WHY")
+_CONFIGURED_WIDE: Final = ("PCI", "NUMA", "ARCHITECTURE", "ISOLATION", "CAN BE MADE", "WHY")
 
 
 @click.command()
@@ -43,8 +44,19 @@ _CONFIGURED_WIDE: Final = ("PCI", "NUMA", "ARCHITECTURE", "CAN BE MADE", "WHY")
     type=NodeLabel(),
     help="Label of the Node, for rules of the configuration that ask for it.",
 )
+@click.option(
+    "--isolation",
+    is_flag=True,
+    help="Show instead what is kept apart between those who share a device, for each way to share.",
+)
 @output_option
-def devices(*, labels: tuple[tuple[str, str], ...], output: str, **flags: Any) -> None:  # noqa: ANN401 - fields of Settings
+def devices(
+    *,
+    labels: tuple[tuple[str, str], ...],
+    isolation: bool,
+    output: str,
+    **flags: Any,  # noqa: ANN401 - fields of Settings
+) -> None:
     """Show this node's devices, how well each is, and which claims hold it.
 
     Changes nothing, and may be run beside the plugin. Health is what the plugin tells the kubelet;
@@ -54,7 +66,13 @@ def devices(*, labels: tuple[tuple[str, str], ...], output: str, **flags: Any) -
     With the plugin's --config each line has the mode of its GPU. Of a GPU in mode Dynamic the table
     shows the GPU itself and the partitions that exist, whose they are, and (wide) how many more of
     each profile can be made; JSON and YAML have all that can be made.
+
+    Column ISOLATION (wide) has keys that --isolation explains: what those who share a device can
+    do to each other. It looks at no hardware.
     """
+    if isolation:
+        show(output, {"ways": isolation_document()}, lambda _: isolation_text())
+        return
     settings = make_settings({"node_name": NODE} | flags)
     is_configured = settings.config_file is not None
     inventory = _look(settings, settings.config_file, dict(labels))
@@ -128,4 +146,5 @@ def _wide_cells(line: Line, configured: bool) -> Sequence[object]:  # noqa: FBT0
     numa = "-" if line.numa is None else line.numa
     possible = ", ".join(f"{count} x {profile}" for profile, count in line.can_be_made.items())
     can_be_made = (possible or "-",) if configured else ()
-    return line.pci or "-", numa, line.architecture or "-", *can_be_made, line.why or "-"
+    place = (line.pci or "-", numa, line.architecture or "-")
+    return *place, line.isolation, *can_be_made, line.why or "-"

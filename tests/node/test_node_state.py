@@ -75,6 +75,7 @@ def test_devices_and_claims_of_a_node_at_work(bed: NodeBed) -> None:
         "pciBusID": truth[0]["pci"],
         "numaNode": truth[0]["numaNode"],
         "architecture": "Hopper",
+        "isolation": "alone",
     }
     assert (partition["name"], partition["type"], partition["model"]) == (
         PARTITION,
@@ -104,7 +105,11 @@ def test_tables_are_for_people_and_yaml_is_the_json(bed: NodeBed) -> None:
     assert head.split() == ["NAME", "TYPE", "MODEL", "MEMORY", "UUID", "HEALTH", "CLAIMS"]
     assert first.startswith("gpu-0")
     assert first.endswith("healthy   default/one")
-    assert "PCI" in run(bed, "devices", "-o", "wide").stdout
+    wide = run(bed, "devices", "-o", "wide").stdout.splitlines()
+    assert wide[0].split()[-2:] == ["ISOLATION", "WHY"]
+    assert [line.split()[-2] for line in wide[1:]] == ["alone", "partition"]
+    ways = json.loads(run(bed, "devices", "--isolation", "-o", "json").stdout)["ways"]
+    assert {"alone", "partition"} < {way["key"] for way in ways}
     head, first = run(bed, "prepared").stdout.splitlines()
     assert head.split() == ["NAMESPACE", "NAME", "UID", "PHASE", "DEVICES"]
     assert "k8s.gpu.nvidia.com/driver=common" in run(bed, "prepared", "-o", "wide").stdout
