@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -18,6 +18,7 @@ from dra_driver.simulator.kubelet_health import HealthWatch
 
 _INFO_SECONDS: Final = 1.0
 _NOTIFY_SECONDS: Final = 5.0
+_UNWATCH_SECONDS: Final = 30.0  # of a busy machine
 _DRA: Final = ("v1.DRAPlugin", "v1beta1.DRAPlugin")
 _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?")
 _RECONNECT: Final = (
@@ -116,7 +117,7 @@ class PluginConnection:
 
     def close(self) -> None:
         """Hang up."""
-        self._channel.unsubscribe(self._note)
+        unwatch(self._channel, self._note)
         self.health.close()
 
     def prepare(self, refs: Sequence[ClaimRef], timeout: float) -> dict[str, tuple[Device, ...]]:
@@ -149,6 +150,19 @@ class PluginConnection:
 
     def _note(self, state: grpc.ChannelConnectivity) -> None:
         self._state = state
+
+
+def unwatch(channel: grpc.Channel, listener: Callable[[grpc.ChannelConnectivity], None]) -> None:
+    """Unsubscribe from a channel, of which it was the only listener, so that it may be closed.
+
+    The thread of gRPC that watches the channel looks for listeners every 0.2 s; until it has ended
+    it would raise on a channel that is closed (grpc/_channel.py, `_poll_connectivity`).
+    """
+    channel.unsubscribe(listener)
+    watched = getattr(channel, "_connectivity_state", None)
+    deadline = time.monotonic() + _UNWATCH_SECONDS
+    while getattr(watched, "polling", False) and time.monotonic() < deadline:
+        time.sleep(0.005)
 
 
 def words(error: grpc.RpcError) -> str:

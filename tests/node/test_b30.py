@@ -15,6 +15,7 @@ from dra_driver.model import ClaimRef
 from dra_driver.rpc import dra_v1_pb2
 from dra_driver.rpc.dra_v1_pb2_grpc import DRAPluginStub
 from dra_driver.simulator.kubelet import Kubelet
+from dra_driver.simulator.kubelet_plugin import unwatch
 from tests.support.kubelet import DRIVER, eventually
 from tests.support.plugin_process import MakeBed, NodeBed
 
@@ -84,7 +85,8 @@ def test_b30_a_link_that_went_idle_is_taken_up_again(make_bed: MakeBed) -> None:
     options = (("grpc.client_idle_timeout_ms", 1000), ("grpc.use_local_subchannel_pool", 1))
     address = f"unix:{quote(str(bed.data_folder / 'dra.sock'))}"
     with grpc.insecure_channel(address, options) as channel:
-        channel.subscribe(states.append)
+        listener = states.append
+        channel.subscribe(listener)
         plugin = DRAPluginStub(channel)
         request = dra_v1_pb2.NodePrepareResourcesRequest(claims=claims)
         assert plugin.NodePrepareResources(request, timeout=45).claims[ref.uid].devices
@@ -100,6 +102,7 @@ def test_b30_a_link_that_went_idle_is_taken_up_again(make_bed: MakeBed) -> None:
         print(f"slices are back after {seconds:.2f} s")
         undo = dra_v1_pb2.NodeUnprepareResourcesRequest(claims=claims)
         answer = plugin.NodeUnprepareResources(undo, timeout=45)
+        unwatch(channel, listener)
         assert answer.claims[ref.uid].error == ""
     assert bed.claim_files() == set()
 

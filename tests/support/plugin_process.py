@@ -10,6 +10,7 @@ import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import pytest
 
 from dra_driver.model import ClaimRef
 from dra_driver.simulator.api_server import ApiServer
+from dra_driver.simulator.api_server.kinds import ApiError
 from dra_driver.simulator.kubelet import Kubelet
 from dra_driver.simulator.native_library import ALL_GPUS, error_number
 from tests.support.kubelet import DRIVER, eventually
@@ -243,7 +245,8 @@ class NodeBed:
 
     def _wipe_slices(self) -> None:
         for each in self.slices():
-            self.api.objects.delete("resourceslices", each["metadata"]["name"])
+            with suppress(ApiError):  # the plugin may have deleted it meanwhile
+                self.api.objects.delete("resourceslices", each["metadata"]["name"])
 
 
 MakeBed = Callable[..., NodeBed]

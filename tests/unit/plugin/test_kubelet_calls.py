@@ -1,7 +1,10 @@
 """Registration, Prepare and Unprepare over real sockets, seen by the kubelet stand-in."""
 
+import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from urllib.parse import quote
 
 import grpc
@@ -172,6 +175,29 @@ def test_stop_lets_calls_finish_but_not_for_ever(side: PluginSide) -> None:
             call.result(30)
         side.engine.release.set()
     connection.close()
+
+
+def test_hanging_up_waits_for_the_thread_that_watches_the_link(
+    side: PluginSide, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would raise on a closed channel, and here it is slow at the place where that happens."""
+    watching, goes_on = threading.Event(), threading.Event()
+
+    def slow_time() -> float:
+        if sys._getframe(1).f_code.co_name == "_poll_connectivity":
+            watching.set()
+            goes_on.wait(60)
+        return time.time()
+
+    side.build().start()
+    clock = SimpleNamespace(time=slow_time, perf_counter=time.perf_counter)
+    monkeypatch.setattr("grpc._channel.time", clock)
+    connection = PluginConnection(introduce(side.settings().registration_socket), minor=37)
+    assert watching.wait(60)
+    later = threading.Timer(0.3, goes_on.set)
+    later.start()
+    connection.close()
+    later.join()
 
 
 def test_the_kubelet_does_not_cut_a_call_of_an_instance_that_leaves(
