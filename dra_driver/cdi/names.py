@@ -29,6 +29,7 @@ class CdiDevice:
     uuid: str = ""  # of the GPU or of the partition
     share_id: str | None = None
     mps_folders: tuple[str, str] | None = None  # of its control daemon: sockets, and /dev/shm
+    environment: tuple[str, ...] = ()  # further variables of its containers, `NAME=value`
 
 
 @dataclass(frozen=True, slots=True)

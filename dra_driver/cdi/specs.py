@@ -125,7 +125,7 @@ class ClaimSpecs:
             return {}
         places = zip(device.mps_folders, (_MPS_FOLDER, _SHM_FOLDER), strict=True)
         return {
-            "env": [f"CUDA_MPS_PIPE_DIRECTORY={_MPS_FOLDER}"],
+            "env": [f"CUDA_MPS_PIPE_DIRECTORY={_MPS_FOLDER}", *device.environment],
             "mounts": [_mount(HostFile(*place), _SOCKET_OPTIONS) for place in places],
             "hooks": [self._hook.mps_call(device.mps_folders[0])],
         }

@@ -7,11 +7,12 @@ called twice, and `undo` after an `apply` that never happened or died half way.
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from dra_driver.cdi import CdiDevice, ClaimSpecs
 from dra_driver.model.errors import RecordDamaged, StorageFailed
+from dra_driver.sharing.mps_shares import LIMIT_VARIABLE, limit_variable
 from dra_driver.state import ClaimRecord, DeviceRecord, Phase, decode, encode
 
 
@@ -70,7 +71,7 @@ class CdiEffect:
 
     def apply(self, record: ClaimRecord) -> ClaimRecord:
         """Write the claim's CDI file, with the record in it for the day that ours is damaged."""
-        devices = [as_cdi_device(device) for device in record.devices]
+        devices = [_with_limit(device, record) for device in record.devices]
         note = encode(record.in_phase(Phase.PREPARED)).decode()
         self._specs.apply(record.uid, devices, note)
         return record
@@ -101,6 +102,13 @@ class CdiTraces:
             return decode(self._specs.note(uid).encode(), uid)
         except (RecordDamaged, StorageFailed):
             return None
+
+
+def _with_limit(device: DeviceRecord, record: ClaimRecord) -> CdiDevice:
+    """Device with the memory that MPS leaves to each program in a container that has it."""
+    limit = limit_variable(device, record.devices)
+    environment = (f"{LIMIT_VARIABLE}={limit}",) if limit else ()
+    return replace(as_cdi_device(device), environment=environment)
 
 
 def as_cdi_device(device: DeviceRecord) -> CdiDevice:

@@ -27,7 +27,7 @@ from dra_driver.cdi import ClaimSpecs
 from dra_driver.claims.effects import CdiEffect, CdiTraces, Effect, GpuEffects, as_cdi_device
 from dra_driver.claims.hardware import Hardware
 from dra_driver.claims.resolve import locate, missing_devices, plan, stands, with_pods
-from dra_driver.claims.status import StatusQueue, claim_status
+from dra_driver.claims.status import ClaimStatuses, StatusQueue
 from dra_driver.claims.steps import Steps
 from dra_driver.config import Settings
 from dra_driver.host import HostRoot
@@ -77,13 +77,13 @@ class Engine:
         self._kube = kube
         self._hardware = hardware
         self._specs = specs
-        self._statuses = statuses
         self._metrics = metrics
         self._events = events
         self.records = Records(settings.data_folder, CdiTraces(specs), self._tell_damage)
         self._host = HostRoot(settings.host_root)
         self._step = Steps(metrics)
         self._gpus = gpus
+        self._statuses = ClaimStatuses(statuses, hardware.current, self.records.holdings)
         self._effects: tuple[Effect, ...] = (gpus.mig, gpus.sharing, CdiEffect(specs))
 
     def start(self) -> None:
@@ -115,7 +115,15 @@ class Engine:
             with self.records.claim_lock(uid):
                 record = self.records.get(uid)
                 if record is not None and record.phase is Phase.PREPARED:
-                    self._tell_status(record)
+                    self._statuses.tell(record)
+
+    def follow_limits(self) -> None:
+        """Tell anew how hard limits of memory hold, for claims beside which others came or went."""
+        for record in self.records.all():
+            if self._statuses.may_change(record):
+                with self._undisturbed(record) as is_live:
+                    if is_live:
+                        self._statuses.tell(record, only_news=True)
 
     def set_again(self) -> None:
         """Set again how live claims share devices. Raises DriverError."""
@@ -277,17 +285,12 @@ class Engine:
                 if made != before:
                     self.records.update(made)
             if made != before:
-                self._tell_status(made)
+                self._statuses.tell(made)
         except Exception:
             if before is None:
                 self._roll_back(wanted)
             raise
         return made
-
-    def _tell_status(self, record: ClaimRecord) -> None:
-        status = claim_status(record, self._hardware.current())
-        if status is not None:
-            self._statuses.add(status)
 
     def _roll_back(self, record: ClaimRecord) -> None:
         """Take a failed Prepare back, without hiding why it failed."""

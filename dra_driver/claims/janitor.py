@@ -6,6 +6,7 @@
   so without a call to this driver. The common file also when the GPU driver was changed. A
   partition that this driver made and a reboot or a driver reload took is made again.
 * How claims share devices is set again: it is lost when for a moment nobody holds a GPU open.
+* How hard the limits of their memory hold is told anew where the claims beside them changed it.
 * A claim is unprepared when for a whole interval the kubelet has listed no container with it, and
   the API server says that it is gone or holds other devices: the kubelet has lost its own notes
   (`dra_manager_state`).
@@ -81,6 +82,7 @@ class Janitor:
             "look for stray CDI files": self._remove_stray_files,
             "look for what claims have lost": self._restore,
             "set again how claims share devices": self._engine.set_again,
+            "tell how hard limits of memory hold": self._engine.follow_limits,
             "look for claims that nobody needs": self._remove_dead_claims,
         }
         for what, look in looks.items():

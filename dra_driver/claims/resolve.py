@@ -21,6 +21,7 @@ from dra_driver.model import (
     gpu_device_name,
 )
 from dra_driver.model.errors import (
+    ConfigInvalid,
     DeviceNotFound,
     DeviceUnhealthy,
     HardwareBusy,
@@ -42,6 +43,8 @@ def plan(
     sharing = resolve_configs(claim, found)
     for wanted, places in sharing.groups():
         check_on_hardware(wanted.settings, [found[place] for place in places], wanted.source)
+    for allocated, device, setting in zip(claim.devices, found, sharing.devices, strict=True):
+        _refuse_below_level(claim.ref, allocated, device, setting)
     devices = [
         _record(allocated, device, wanted)
         for allocated, device, wanted in zip(claim.devices, found, sharing.devices, strict=True)
@@ -177,6 +180,7 @@ def _record(
     allocated: AllocatedDevice, found: PublishedDevice, sharing: DeviceSharing | None
 ) -> DeviceRecord:
     slot, partition = found.slot, found.partition
+    amount, level = _share_memory(allocated, found), found.memory_limit
     return DeviceRecord(
         request=allocated.request,
         pool=allocated.pool,
@@ -191,22 +195,39 @@ def _record(
         ci_profile_id=partition.profile.ci_profile_id if partition else None,
         gi_id=partition.gi_id if partition else None,
         ci_id=partition.ci_id if partition else None,
-        memory_limit=_memory_limit(allocated, found),
+        share_memory=amount,
+        memory_limit=amount if level is MemoryLimitLevel.CGROUP else None,
+        equal_shares=amount is not None and level is MemoryLimitLevel.MPS,
         sharing=stored_form(sharing.settings) if sharing else None,
         made=found.is_made,
         may_reset=found.is_made and found.gpu.policy.allow_reset,
     )
 
 
-def _memory_limit(allocated: AllocatedDevice, found: PublishedDevice) -> int | None:
-    """Bytes to which a share by memory is to be limited on the cgroups of its Pods."""
+def _share_memory(allocated: AllocatedDevice, found: PublishedDevice) -> int | None:
+    """Bytes of its memory that a share of a device is; None: it is not shared by memory."""
     by_memory = found.gpu.policy.shares.mode is SharesMode.MEMORY
     consumed = allocated.consumed_capacity.get("memory")
-    if not by_memory or consumed is None or found.gpu.memory_limit is not MemoryLimitLevel.CGROUP:
-        return None
-    if allocated.admin_access or found.slot is not None:
+    if not by_memory or consumed is None or allocated.admin_access:
         return None
     return int(Quantity.parse(consumed))
+
+
+def _refuse_below_level(
+    claim: ClaimRef,
+    allocated: AllocatedDevice,
+    found: PublishedDevice,
+    sharing: DeviceSharing | None,
+) -> None:
+    """Raise ConfigInvalid for a share whose own config gives up the limit that is required."""
+    is_needed = found.memory_limit is found.gpu.policy.required_limit is MemoryLimitLevel.MPS
+    if not is_needed or _share_memory(allocated, found) is None or _is_mps(sharing):
+        return
+    has = f"strategy {sharing.settings.strategy.value}" if sharing else "no strategy"
+    raise ConfigInvalid(
+        f"claim {claim}: {found.name}: its config has {has}, and shares of this device have to be "
+        "limited by MPS (requireMemoryLimit: mps); allowed: sharing.strategy: MPS, or no config"
+    )
 
 
 def with_pods(record: ClaimRecord, claim: ResourceClaim) -> ClaimRecord:

@@ -13,7 +13,6 @@ from dra_driver.model import (
 from dra_driver.model.errors import ConfigInvalid
 
 NODE_SOURCE: Final = "the node configuration"  # where settings are from that no config gave
-_VOLTA: Final = (7, 0)  # since then each client of MPS has an address space of its own
 _LIMIT: Final = "defaultPinnedDeviceMemoryLimit"
 _LIMITS: Final = "defaultPerDevicePinnedMemoryLimit"
 
@@ -30,7 +29,7 @@ def check_on_hardware(
         return
     for device in devices:
         capability = device.gpu.compute_capability
-        if capability is not None and capability < _VOLTA:
+        if capability is not None and not device.gpu.has_mps:
             raise ConfigInvalid(
                 f"{source}: sharing.strategy: MPS needs compute capability 7.0 or higher; "
                 f"{_named(device)} has {'.'.join(map(str, capability))}"

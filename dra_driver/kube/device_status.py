@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from dra_driver.kube.connection import JsonObject
 from dra_driver.kube.errors import Refused
-from dra_driver.model import ClaimRef, ClaimStatus, DeviceStatus, DriverError
+from dra_driver.model import ClaimRef, ClaimStatus, DeviceStatus, DriverError, Quantity
 from dra_driver.model.errors import ClaimChanged, ClaimNotAllocated, PermissionMissing
 
 _DEVICES: Final = "status.devices"
@@ -63,7 +63,6 @@ def why_refused(ref: ClaimRef, error: Refused, driver: str) -> DriverError:
 
 
 def _entry(device: DeviceStatus, driver: str, since: str) -> JsonObject:
-    profile = f" {device.profile}" if device.profile else ""
     entry: JsonObject = {
         "driver": driver,
         "pool": device.pool,
@@ -73,7 +72,7 @@ def _entry(device: DeviceStatus, driver: str, since: str) -> JsonObject:
                 "type": "Ready",
                 "status": "True",
                 "reason": "Prepared",
-                "message": f"partition{profile} {device.uuid} of {device.parent_uuid} is ready",
+                "message": f"{_what(device)} is ready",
                 "lastTransitionTime": since,
             }
         ],
@@ -82,13 +81,25 @@ def _entry(device: DeviceStatus, driver: str, since: str) -> JsonObject:
     return entry if device.share_id is None else {**entry, "shareID": device.share_id}
 
 
+def _what(device: DeviceStatus) -> str:
+    if device.placement is None:
+        return f"GPU {device.uuid}"
+    profile = f" {device.profile}" if device.profile else ""
+    return f"partition{profile} {device.uuid} of {device.parent_uuid}"
+
+
 def _data(device: DeviceStatus) -> Iterator[tuple[str, Any]]:
-    yield "type", "mig"
+    place = device.placement
+    yield "type", "gpu" if place is None else "mig"
     yield "uuid", device.uuid
-    yield "parentUUID", device.parent_uuid
-    if device.profile:
-        yield "profile", device.profile
-    yield "placement", {"start": device.placement.start, "size": device.placement.size}
+    if place is not None:
+        yield "parentUUID", device.parent_uuid
+        if device.profile:
+            yield "profile", device.profile
+        yield "placement", {"start": place.start, "size": place.size}
+    if device.memory_limit is not None:
+        yield "memoryLimit", str(Quantity.of(device.memory_limit))
+        yield "memoryLimitLevel", device.limit_level.value
     if device.gi_id is not None:
         yield "gpuInstanceID", device.gi_id
     if device.ci_id is not None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dra_driver.model.gpu import Placement
+from dra_driver.model.sharing import MemoryLimitLevel
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,20 +79,23 @@ class PreparedClaim:
 
 @dataclass(frozen=True, slots=True)
 class DeviceStatus:
-    """A partition that was made for a claim, as the claim's status tells it.
+    """A device of a claim as the claim's status tells it: what no slice can say.
 
-    What no slice can say: it has its UUID and its instance ids only since it was made.
+    A partition that was made for the claim has its UUID and its instance ids only since then. How
+    much memory a share may use, and how hard that holds, depends on the claims beside it.
     """
 
     pool: str
     device: str
     uuid: str
-    parent_uuid: str
-    profile: str  # `1g.10gb`; empty when its GPU does not answer any more
-    placement: Placement
+    parent_uuid: str  # of the GPU, also where the device is the whole GPU
+    profile: str  # `1g.10gb`; empty for a GPU, or when it does not answer any more
+    placement: Placement | None  # None: the whole GPU
     gi_id: int | None = None
     ci_id: int | None = None
     share_id: str | None = None
+    memory_limit: int | None = None  # bytes; only for a share by memory
+    limit_level: MemoryLimitLevel = MemoryLimitLevel.NONE
 
 
 @dataclass(frozen=True, slots=True)

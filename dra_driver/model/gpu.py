@@ -7,7 +7,13 @@ from enum import Enum
 from itertools import chain
 
 from dra_driver.model.health import Health, combined
-from dra_driver.model.sharing import MemoryLimitLevel, SharesPolicy, SharingSettings
+from dra_driver.model.sharing import (
+    MemoryLimitLevel,
+    SharesMode,
+    SharesPolicy,
+    SharingSettings,
+    Strategy,
+)
 
 
 class MemoryType(Enum):
@@ -78,6 +84,11 @@ class GpuPolicy:
     required_limit: MemoryLimitLevel = MemoryLimitLevel.NONE  # below it nothing is shared
     taint_effect: str = "NoSchedule"  # of taints of unhealthy devices; also `None`, `NoExecute`
 
+    @property
+    def by_mps(self) -> bool:
+        """Whether claims that say nothing use their devices through MPS."""
+        return self.sharing is not None and self.sharing.strategy is Strategy.MPS
+
 
 @dataclass(frozen=True, slots=True)
 class Partition:
@@ -97,6 +108,7 @@ class Partition:
 
 
 _SWITCHES_WITHOUT_RESET = ("Hopper", "Blackwell", "Rubin")
+_VOLTA = (7, 0)  # since then each client of MPS has an address space of its own
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +138,11 @@ class Gpu:
     foreign: tuple[Partition, ...] = ()  # those of `partitions` that no claim is known to hold
     memory_limit: MemoryLimitLevel = MemoryLimitLevel.NONE  # how hard limits of shares hold here
     held_back: str = ""  # why no new claim may have it or a part of it now; empty: it may
+
+    @property
+    def has_mps(self) -> bool:
+        """Whether it can have a control daemon of MPS, as far as is known."""
+        return self.compute_capability is None or self.compute_capability >= _VOLTA
 
     @property
     def switches_mig(self) -> bool:
@@ -179,10 +196,19 @@ class PublishedDevice:
 
     @property
     def memory_limit(self) -> MemoryLimitLevel:
-        """How hard a limit of the device's memory holds: the GPU driver limits whole GPUs only."""
-        if self.slot is not None and self.gpu.memory_limit is MemoryLimitLevel.CGROUP:
-            return MemoryLimitLevel.NONE
-        return self.gpu.memory_limit
+        """How hard limits of shares of the device's memory hold, for claims that say nothing.
+
+        The GPU driver limits whole GPUs only. The control daemon of MPS has one limit for all
+        clients of a device, which holds for each where all shares are equal.
+        """
+        policy, level = self.gpu.policy, self.gpu.memory_limit
+        if self.slot is not None and level is MemoryLimitLevel.CGROUP:
+            level = MemoryLimitLevel.NONE
+        by_memory = policy.shares.mode is SharesMode.MEMORY
+        if not by_memory or not policy.by_mps or not self.gpu.has_mps:
+            return level
+        is_equal = policy.required_limit is MemoryLimitLevel.MPS
+        return max(level, MemoryLimitLevel.MPS if is_equal else MemoryLimitLevel.MPS_CLIENT)
 
     @property
     def health(self) -> Health:

@@ -37,6 +37,7 @@ class Daemon:
         options = ["-f", "-multiuser-server"] if spec.multi_user else ["-f"]
         self._folders = folders
         self._control = Control(program, folders.pipe)
+        self._told: Limits | None = None  # limits that it has taken
         self._output = folders.log / _OUTPUT
         for path in (self._output, folders.log / _OWN_LOG):
             path.unlink(missing_ok=True)  # what one before it had to say
@@ -82,15 +83,22 @@ class Daemon:
         HardwareFailed when they do not stay.
         """
         wanted = Limits.of(spec)
-        missing = wanted if is_new else wanted.without(self._control.limits(wanted))
+        missing = wanted  # of limits that were changed a daemon shows too little to see it
+        if not is_new and wanted == self._told:
+            missing = wanted.without(self._control.limits(wanted))
         if not missing:
+            self._told = wanted
             return
-        said = self._control.set_limits(missing, [] if is_new else self._control.servers())
+        servers = [] if is_new else self._control.servers()
+        said = self._control.set_limits(missing, servers)
+        if not is_new and (later := set(self._control.servers()) - set(servers)):
+            said += self._control.set_limits(missing, sorted(later))  # had the old defaults
         found = self._control.limits(wanted)
         if wanted.without(found):
             raise HardwareFailed(
                 f"limits are {found} after they were set to {wanted}; the daemon says: {said}"
             )
+        self._told = wanted
 
     def stop(self) -> None:
         """End it and its servers, whatever state they are in."""

@@ -10,15 +10,16 @@ from typing import Final, TypeAlias
 
 from dra_driver.config import Settings
 from dra_driver.host import RangeLock, failpoint
-from dra_driver.model.errors import DeviceInUse, HardwareBusy
+from dra_driver.model.errors import DeviceInUse, DriverError, HardwareBusy
 from dra_driver.nvml import Gpus
 from dra_driver.rpc import mps_v1_pb2 as pb
 from dra_driver.sharing.mps_client import AgentAway, MpsAgent
 from dra_driver.sharing.mps_modes import ComputeModes
 from dra_driver.sharing.mps_notes import MpsFolders, SetNotes
 from dra_driver.sharing.mps_sets import sets_of, spec_of
+from dra_driver.sharing.mps_shares import largest_amounts, with_client_limits
 from dra_driver.sharing.mps_spec import MpsSpec, from_message
-from dra_driver.state import ClaimRecord, DeviceRecord, Holding, Phase
+from dra_driver.state import ClaimRecord, DeviceRecord, Holding, Phase, holdings
 from dra_driver.telemetry import logger
 
 _log = logger(__name__)
@@ -27,6 +28,7 @@ _log = logger(__name__)
 Undisturbed: TypeAlias = Callable[[ClaimRecord], AbstractContextManager[bool]]
 
 _LOCK_SECONDS: Final = 20.0
+_LOWER_SECONDS: Final = 5.0
 _END_SECONDS: Final = 2.0  # that an agent takes to be gone when it no longer answers
 
 
@@ -52,24 +54,31 @@ class MpsSets:
         """
         for mps_set, devices in sets_of(record).items():
             with self._lock(mps_set):
-                others = self._others(mps_set, record.uid)
-                spec = spec_of(mps_set, devices)
+                held = self._held_beside(record)
+                others = _claims(mps_set, held)
+                amounts = largest_amounts(mps_set, (*held, *holdings(record)))
+                spec = spec_of(mps_set, devices, amounts)
                 self._modes.hold(_places(devices))
                 failpoint("before-mps")
                 state = self._ensure(record, spec, others)
                 failpoint("after-mps")
             record = _with_folders(record, state)
-        return record
+        return with_client_limits(record)
 
     def undo(self, record: ClaimRecord) -> None:
         """Release the sets that no other claim has. Without an agent nothing runs for them."""
         for mps_set, devices in sets_of(record).items():
             with self._lock(mps_set):
-                if not self._others(mps_set, record.uid):
+                held = self._held_beside(record)
+                if not _claims(mps_set, held):
                     failpoint("before-release-mps")
                     self._release(mps_set)
                     failpoint("after-release-mps")
                     self._modes.let_go(_places(devices))
+                    continue
+                amounts = largest_amounts(mps_set, held)
+                if amounts != largest_amounts(mps_set, (*held, *holdings(record))):
+                    self._lower(spec_of(mps_set, devices, amounts))
 
     def assert_again(self, records: Sequence[ClaimRecord], undisturbed: Undisturbed) -> None:
         """Release what no claim needs, and ask again for what live claims need.
@@ -93,16 +102,24 @@ class MpsSets:
     def _make_sure(self, mps_set: str, record: ClaimRecord, found: pb.SetState | None) -> None:
         """Let a live claim have its set as it should be; nothing is waited for that starts."""
         devices = sets_of(record)[mps_set]
-        spec = spec_of(mps_set, devices)
         with self._lock(mps_set):
+            amounts = largest_amounts(mps_set, self._holdings())
+            spec = spec_of(mps_set, devices, amounts)
             self._modes.hold(_places(devices))
-            if found is None or from_message(found.set).uuids != spec.uuids:
+            if found is None or from_message(found.set).devices != spec.devices:
                 self._ensure(record, spec, {record.uid})
+
+    def _lower(self, spec: MpsSpec) -> None:
+        """Let new clients have no more than the claims that stay; else the next sweep does it."""
+        try:
+            self._agent.ensure(spec, replace=False, seconds=_LOWER_SECONDS)
+        except DriverError as error:
+            _log.warning("a limit of MPS is lowered later", set=spec, err=error)
 
     def _release_stray(self, mps_set: str) -> None:
         lock = self._lock(mps_set)
         try:
-            if lock.try_acquire() and not self._others(mps_set, ""):
+            if lock.try_acquire() and not _claims(mps_set, self._holdings()):
                 note = self._notes.get(mps_set)
                 _log.info("an MPS set that no claim has is released", set=mps_set)
                 self._release(mps_set)
@@ -145,16 +162,17 @@ class MpsSets:
             raise HardwareBusy(f"MPS set {mps_set} is taken back later: {error}") from error
         _log.info("an MPS set is taken back without its agent", set=mps_set)
 
-    def _others(self, mps_set: str, uid: str) -> set[str]:
-        """UIDs of the claims that have the set, but for one."""
-        return {
-            held.claim.uid
-            for held in self._holdings()
-            if held.mps_set == mps_set and held.claim.uid != uid
-        }
+    def _held_beside(self, record: ClaimRecord) -> list[Holding]:
+        """All that other claims have."""
+        return [held for held in self._holdings() if held.claim.uid != record.uid]
 
     def _lock(self, mps_set: str) -> RangeLock:
         return RangeLock(self._locks, mps_set, _LOCK_SECONDS)
+
+
+def _claims(mps_set: str, held: Iterable[Holding]) -> set[str]:
+    """UIDs of the claims that have the set."""
+    return {each.claim.uid for each in held if each.mps_set == mps_set}
 
 
 def _places(devices: Sequence[DeviceRecord]) -> Iterator[tuple[str, str]]:

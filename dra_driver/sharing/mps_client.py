@@ -32,7 +32,9 @@ class MpsAgent:
         """Connect when it is asked for something."""
         self._socket = socket
 
-    def ensure(self, spec: MpsSpec, *, replace: bool) -> tuple[pb.SetState, int]:
+    def ensure(
+        self, spec: MpsSpec, *, replace: bool, seconds: float | None = None
+    ) -> tuple[pb.SetState, int]:
         """Let a daemon serve the set; gives its state, and how many clients it can have.
 
         Raises AgentAway, HardwareBusy when it takes too long, and what the agent answers.
@@ -40,7 +42,8 @@ class MpsAgent:
         request = pb.EnsureRequest(
             operation_id=operation_id(), set=to_message(spec), replace=replace
         )
-        answer = self._call(lambda stub: stub.Ensure(request, timeout=_ENSURE_SECONDS))
+        timeout = _ENSURE_SECONDS if seconds is None else seconds
+        answer = self._call(lambda stub: stub.Ensure(request, timeout=timeout))
         if answer.WhichOneof("outcome") != "state":
             raise _explained(answer.failure)
         return answer.state, answer.client_limit

@@ -7,9 +7,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from dra_driver.config import limits_by_uuid, read_stored
-from dra_driver.model import MpsSettings, ResourceClaim
+from dra_driver.config import limits_by_uuid
+from dra_driver.model import ResourceClaim
 from dra_driver.model.errors import ConfigInvalid
+from dra_driver.sharing.mps_shares import Place, least, place_of, settings_of
 from dra_driver.sharing.mps_spec import DEFAULT_SHM_BYTES, MIB, MpsDevice, MpsSpec, set_id
 from dra_driver.state import ClaimRecord, DeviceRecord
 
@@ -48,20 +49,26 @@ def sets_of(record: ClaimRecord) -> Mapping[str, tuple[DeviceRecord, ...]]:
     return {each: tuple(devices) for each, devices in found.items()}
 
 
-def spec_of(mps_set: str, devices: Sequence[DeviceRecord]) -> MpsSpec:
+def spec_of(
+    mps_set: str, devices: Sequence[DeviceRecord], amounts: Mapping[Place, int] | None = None
+) -> MpsSpec:
     """Tell what the daemon of a set is told, as one of its claims has recorded it.
 
-    Devices that several claims can have are served to several users. Raises ConfigInvalid.
+    `amounts` are the largest shares by memory that claims have of its devices: no client may have
+    more. Devices that several claims can have are served to several users. Raises ConfigInvalid.
     """
-    stored = read_stored(devices[0].sharing)
-    mps = (stored.mps if stored else None) or MpsSettings()
+    mps = settings_of(devices)
     by_uuid = {device.uuid: device for device in devices}
     limits = limits_by_uuid(mps, tuple(by_uuid))
+
+    def limit_mib(uuid: str) -> int | None:
+        limit = least(limits.get(uuid), (amounts or {}).get(place_of(by_uuid[uuid])))
+        return None if limit is None else limit // MIB
+
     return MpsSpec(
         id=mps_set,
         devices=tuple(
-            MpsDevice(uuid, by_uuid[uuid].gpu_uuid, limits[uuid] // MIB if uuid in limits else None)
-            for uuid in sorted(by_uuid)
+            MpsDevice(uuid, by_uuid[uuid].gpu_uuid, limit_mib(uuid)) for uuid in sorted(by_uuid)
         ),
         thread_percentage=mps.thread_percentage,
         multi_user=mps.multi_user or any(device.share_id for device in devices),

@@ -1,7 +1,7 @@
 """What this node has promised to whom: one record per claim, and the index of who uses what."""
 
 from dra_driver.state.layouts import LayoutNote, LayoutNotes, NotedSlot
-from dra_driver.state.ownership import Holding, Ownership
+from dra_driver.state.ownership import Holding, Ownership, holdings
 from dra_driver.state.record import ClaimRecord, DeviceRecord, Phase, decode, encode
 from dra_driver.state.reservation import (
     is_reservation,
@@ -24,6 +24,7 @@ __all__ = [
     "Traces",
     "decode",
     "encode",
+    "holdings",
     "is_reservation",
     "is_reservation_uid",
     "reservation",

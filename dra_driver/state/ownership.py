@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from dra_driver.config import differences, read_stored
-from dra_driver.model import SharingSettings
+from dra_driver.model import Quantity, SharingSettings
 from dra_driver.model.claim import ClaimRef
 from dra_driver.model.errors import ConfigInvalid, DeviceInUse, RecordDamaged
 from dra_driver.model.gpu import Placement
@@ -30,6 +30,19 @@ class Holding:
     memory_limit: int | None = None  # bytes that each of `pods` may have of the device
     pods: tuple[str, ...] = ()
     mps_set: str | None = None  # whose control daemon serves the device
+    share_memory: int | None = None  # bytes of its memory that were allocated
+    equal_shares: bool = False  # all claims that have the device are to have the same amount
+
+    @property
+    def place(self) -> tuple[str, Placement | None]:
+        """What the device is, whatever its name: GPU, and memory slices of a partition."""
+        return self.gpu_uuid, self.span
+
+    @property
+    def mps_amount(self) -> int | None:
+        """Bytes to which MPS limits the share; None: something else limits it, or nothing."""
+        is_limited = self.mps_set is not None and self.memory_limit is None
+        return self.share_memory if is_limited else None
 
     def conflicts_with(self, other: "Holding") -> bool:
         """Whether both can't be held at once.
@@ -53,13 +66,13 @@ class Holding:
         """Whether both have the same device, and each a control daemon of MPS of its own for it."""
         if self.mps_set is None or other.mps_set in (None, self.mps_set):
             return False
-        return (self.gpu_uuid, self.span) == (other.gpu_uuid, other.span)
+        return self.place == other.place
 
     def disagrees_with(self, other: "Holding") -> bool:
         """Whether both have the same device and want it set differently."""
         if self.admin_access or other.admin_access or self.sharing == other.sharing:
             return False
-        return (self.gpu_uuid, self.span) == (other.gpu_uuid, other.span)
+        return self.place == other.place
 
 
 def holdings(record: ClaimRecord) -> list[Holding]:
@@ -76,9 +89,21 @@ def holdings(record: ClaimRecord) -> list[Holding]:
             memory_limit=device.memory_limit,
             pods=record.pods,
             mps_set=device.mps_set,
+            share_memory=device.share_memory,
+            equal_shares=device.equal_shares,
         )
         for device in record.devices
     ]
+
+
+def amount_of(held: Iterable[Holding], place: tuple[str, Placement | None]) -> int | None:
+    """Bytes of a device's memory that these holdings, of one claim, have together; None: not told.
+
+    Admin access has none.
+    """
+    amounts = [each.share_memory for each in held if each.place == place and not each.admin_access]
+    known = [amount for amount in amounts if amount is not None]
+    return sum(known) if known and len(known) == len(amounts) else None
 
 
 class Ownership:
@@ -147,6 +172,7 @@ class Ownership:
                     raise DeviceInUse(_set_otherwise(record, holding, other))
                 if holding.has_other_peers_than(other):
                     raise DeviceInUse(self._other_peers(record, holding, other))
+                self._refuse_other_amount(record, holding, other)
             _refuse_twins(record, holding, wanted[:position])
             if not holding.admin_access:
                 self._refuse_unknown(record, holding)
@@ -160,6 +186,20 @@ class Ownership:
             f"for {' with '.join(ours)}; sets of devices can be equal, not overlap: ask for the "
             "same devices, or for one in each claim"
         )
+
+    def _refuse_other_amount(self, record: ClaimRecord, wanted: Holding, held: Holding) -> None:
+        """Raise DeviceInUse where equal shares are required and these are not."""
+        if not wanted.equal_shares or held.admin_access or wanted.place != held.place:
+            return
+        ours = amount_of(holdings(record), held.place)
+        theirs = amount_of(self._by_claim[held.claim.uid], held.place)
+        if ours != theirs:
+            raise DeviceInUse(
+                f"{wanted.device} for claim {record.ref} is shared with claim {held.claim}, which "
+                f"has {_text(theirs)} of its memory, and the claim asks for {_text(ours)}: with "
+                "requireMemoryLimit: mps all shares of a device are equal; ask for as much, or "
+                "wait until that claim's Pods have ended"
+            )
 
     def _refuse_unknown(self, record: ClaimRecord, wanted: Holding) -> None:
         for uid, why in self.unknown.items():
@@ -183,6 +223,10 @@ def _refuse_twins(record: ClaimRecord, holding: Holding, before: Iterable[Holdin
                 f"claim {record.ref}: sharing.strategy: MPS: {holding.device} is asked for with "
                 "different others, by several of its containers; a device has one control daemon"
             )
+
+
+def _text(amount: int | None) -> str:
+    return "an amount that is not known" if amount is None else str(Quantity.of(amount))
 
 
 def _together(one: Holding, other: Holding) -> bool:

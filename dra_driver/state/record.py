@@ -47,7 +47,10 @@ class DeviceRecord(BaseModel):
     gi_id: int | None = None
     ci_id: int | None = None
     made: bool = False  # this driver gives the hardware that shape for the claim
+    share_memory: int | None = None  # bytes of its memory that this share was allocated
     memory_limit: int | None = None  # bytes that a Pod may use for this share; None: no limit
+    equal_shares: bool = False  # no claim with another amount may have the device beside it
+    client_limit: int | None = None  # bytes of it that MPS leaves each program of the claim
     sharing: dict[str, Any] | None = None  # settings, in the words of `sharing` of a config
     mps_set: str | None = None  # devices of one set have one control daemon of MPS together
     mps_folders: tuple[str, str] | None = None  # on the host: its sockets, and /dev/shm

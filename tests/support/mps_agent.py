@@ -55,7 +55,12 @@ class ContainedProgram(CudaProgram):
     """A CUDA program with the mounts of a claim's container, as far as MPS needs them."""
 
     def __init__(
-        self, node: SimulatedNode, words: tuple[str, ...], pipe: Path, shm: Path, user: int | None
+        self,
+        node: SimulatedNode,
+        words: tuple[str, ...],
+        environment: dict[str, str],
+        shm: Path,
+        user: int | None,
     ) -> None:
         command = [str(node.root / "usr/bin/sim-mps-client"), *words, "-"]
         if IS_ROOT:
@@ -66,7 +71,7 @@ class ContainedProgram(CudaProgram):
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env={PIPE_VARIABLE: str(pipe)},
+            env=environment,
         )
 
 
@@ -155,16 +160,27 @@ class MpsNodeBed(NodeBed):
         mounts = [mount for edits in self.edits(ref) for mount in edits.get("mounts", ())]
         return {mount["containerPath"]: Path(mount["hostPath"]) for mount in mounts}
 
-    def run(self, ref: ClaimRef, *words: str, user: int | None = None) -> CudaProgram:
-        """Start a CUDA program as a container of the claim would."""
+    def environment(self, ref: ClaimRef) -> dict[str, str]:
+        """Variables that the claim's containers have."""
+        found = [variable for edits in self.edits(ref) for variable in edits.get("env", ())]
+        return dict(variable.split("=", 1) for variable in found)
+
+    def run(
+        self, ref: ClaimRef, *words: str, user: int | None = None, unset: tuple[str, ...] = ()
+    ) -> CudaProgram:
+        """Start a CUDA program as a container of the claim would, without these variables."""
         folders = self.folders(ref)
         pipe, shm = folders["/tmp/nvidia-mps"], folders["/dev/shm"]
-        self.programs.append(ContainedProgram(self.node, words, pipe, shm, user))
+        variables = self.environment(ref) | {PIPE_VARIABLE: str(pipe)}
+        kept = {name: value for name, value in variables.items() if name not in unset}
+        self.programs.append(ContainedProgram(self.node, words, kept, shm, user))
         return self.programs[-1]
 
-    def attach(self, ref: ClaimRef, *words: str, user: int | None = None) -> CudaProgram:
+    def attach(
+        self, ref: ClaimRef, *words: str, user: int | None = None, unset: tuple[str, ...] = ()
+    ) -> CudaProgram:
         """Start a CUDA program that attaches to the claim's daemon."""
-        program = self.run(ref, *words, user=user)
+        program = self.run(ref, *words, user=user, unset=unset)
         assert program.event("attached")["mps"], "it runs without MPS"
         return program
 
