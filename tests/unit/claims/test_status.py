@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from dra_driver.claims.status import claim_status
+from dra_driver.claims.status import ClaimStatuses, claim_status
+from dra_driver.kube.device_status import status_patch
 from dra_driver.model import (
     ClaimRef,
     ClaimStatus,
@@ -19,9 +20,9 @@ from dra_driver.model import (
     Slot,
 )
 from dra_driver.model.errors import StorageFailed
-from dra_driver.state import ClaimRecord, DeviceRecord
-from tests.support.engine import EngineBed
-from tests.support.inventories import SMALL, SMALL_MEDIA, gpu, inventory
+from dra_driver.state import ClaimRecord, DeviceRecord, Holding, holdings
+from tests.support.engine import EngineBed, FakeStatuses
+from tests.support.inventories import GIB, SMALL, SMALL_MEDIA, gpu, inventory
 
 GPU = gpu(0, slots=(Slot(SMALL_MEDIA, Placement(3, 1)), Slot(SMALL, Placement(3, 1))))
 
@@ -91,6 +92,38 @@ def test_a_gpu_that_is_not_in_the_snapshot_costs_the_profile_name_only(seen: Any
     assert (status.devices[0].profile, status.devices[0].uuid) == ("", "MIG-1")
 
 
+def test_a_share_by_memory_tells_its_limit_and_how_hard_it_holds() -> None:
+    whole: dict[str, Any] = {"placement": None, "gi_profile_id": None, "uuid": GPU.uuid}
+    whole |= {"gi_id": None, "ci_id": None, "share_memory": 10 * GIB, "made": False}
+    shares = [
+        device(**whole),
+        device(**whole, memory_limit=10 * GIB),
+        device(**whole, mps_set="s", client_limit=4 * GIB),
+        device(made=False, share_memory=GIB),
+    ]
+    status = claim_status(record(*shares), inventory(GPU))
+    assert status is not None
+    assert [(each.memory_limit, each.limit_level.value) for each in status.devices] == [
+        (10 * GIB, "none"),
+        (10 * GIB, "cgroup"),
+        (4 * GIB, "mps"),
+        (GIB, "none"),
+    ]
+    first, *_, last = (entry["data"] for entry in entries(status))
+    assert first == {
+        "type": "gpu",
+        "uuid": GPU.uuid,
+        "memoryLimit": "10Gi",
+        "memoryLimitLevel": "none",
+    }
+    assert (last["type"], last["parentUUID"], last["memoryLimit"]) == ("mig", GPU.uuid, "1Gi")
+
+
+def entries(status: ClaimStatus) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = status_patch(status, "gpu.nvidia.com")["status"]["devices"]
+    return found
+
+
 @pytest.fixture
 def bed() -> Iterator[EngineBed]:
     with tempfile.TemporaryDirectory(prefix="dra") as folder:
@@ -157,3 +190,41 @@ def test_the_first_sweep_after_a_start_tells_all_once(
     bed.statuses.waiting.clear()
     janitor.sweep()
     assert waiting(bed) == []
+
+
+def test_a_level_that_others_changed_is_told_anew_and_once() -> None:
+    mine = record(device(mps_set="s", share_memory=GIB, client_limit=GIB))
+    other = mine.model_copy(
+        update={"uid": "u-2", "devices": (device(mps_set="s", share_memory=2 * GIB),)}
+    )
+    there: list[ClaimRecord] = [mine]
+    broken: list[StorageFailed] = []
+
+    def held() -> list[Holding]:
+        for error in broken:
+            raise error
+        return [each for one in there for each in holdings(one)]
+
+    queue = FakeStatuses()
+    statuses = ClaimStatuses(queue, lambda: inventory(GPU), held)
+
+    def news() -> list[str]:
+        statuses.tell(mine, only_news=True)
+        found = [each.devices[0].limit_level.value for each in queue.waiting.values()]
+        queue.waiting.clear()
+        return found
+
+    assert statuses.may_change(mine)
+    assert not statuses.may_change(record(device()))
+    statuses.tell(mine)
+    assert news() == ["mps"]  # it waits still
+    assert news() == []
+    there.append(other)
+    broken.append(StorageFailed("the disk is gone"))
+    assert news() == []
+    broken.clear()
+    assert news() == ["mps-client"]
+    there.pop()
+    assert news() == ["mps"]
+    statuses.forget(mine.uid)
+    assert news() == ["mps"], "nothing is known of it any more"

@@ -10,9 +10,12 @@ from dra_driver.model import (
     GpuPolicy,
     MemoryLimitLevel,
     MemoryType,
+    MpsSettings,
     Partitioning,
     SharesMode,
     SharesPolicy,
+    SharingSettings,
+    Strategy,
 )
 from dra_driver.simulator.api_server.validation import violations
 from dra_driver.slices import PoolPlan, ServerAbilities, Why
@@ -226,6 +229,36 @@ def test_below_the_required_level_nothing_is_shared() -> None:
     assert not_shared(plan) == [
         ("gpu-0", "limits of its memory hold at level mps, and requireMemoryLimit is cgroup")
     ]
+
+
+@pytest.mark.parametrize(
+    ("policy", "level"),
+    [
+        ({}, MemoryLimitLevel.MPS_CLIENT),
+        ({"required_limit": MemoryLimitLevel.MPS}, MemoryLimitLevel.MPS),
+        ({"shares": FOUR}, MemoryLimitLevel.NONE),
+        ({"sharing": SharingSettings(Strategy.TIME_SLICING)}, MemoryLimitLevel.NONE),
+    ],
+)
+def test_mps_limits_what_is_shared_by_memory(
+    policy: dict[str, Any], level: MemoryLimitLevel
+) -> None:
+    mps: dict[str, Any] = {
+        "shares": BY_MEMORY,
+        "sharing": SharingSettings(Strategy.MPS, mps=MpsSettings()),
+    }
+    wanted = GpuPolicy(**(mps | policy))
+    others = gpu(9, policy=sharing(BY_MEMORY))  # so that the level is published
+    cgroup = MemoryLimitLevel.CGROUP
+    devices = (
+        gpu(0, policy=wanted, compute_capability=(7, 0)),
+        partitioned(1, 0, policy=wanted, memory_limit=cgroup),
+        gpu(2, policy=wanted, memory_limit=cgroup),
+        gpu(3, policy=wanted, compute_capability=(6, 1)),
+    )
+    found = devices_of(plan_for(*devices, others)).values()
+    levels = [each["attributes"]["memoryLimit"]["string"] for each in found]
+    assert levels[:4] == [level.value, level.value, "cgroup", "none"]
 
 
 def test_the_gpu_driver_limits_no_partitions() -> None:
