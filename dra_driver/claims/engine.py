@@ -311,13 +311,14 @@ class Engine:
     def _take_back(self, record: ClaimRecord, *, keep_aside: bool) -> None:
         """Undo all steps, last first, and forget the record; whatever fails is left for a retry."""
         self._statuses.forget(record.uid)
-        for effect in reversed(self._effects):
-            with self._step("unprepare", effect.name):
-                effect.undo(record)
-        with self._step("unprepare", "forget"):
-            self.records.forget(
-                record.uid, when_none_left=self._specs.undo_common, keep_aside=keep_aside
-            )
+        with self.records.shares_lock(record):
+            for effect in reversed(self._effects):
+                with self._step("unprepare", effect.name):
+                    effect.undo(record)
+            with self._step("unprepare", "forget"):
+                self.records.forget(
+                    record.uid, when_none_left=self._specs.undo_common, keep_aside=keep_aside
+                )
 
     def _inventory(self) -> Inventory:
         inventory = self._hardware.current()

@@ -52,7 +52,7 @@ class NodePlugin:
             self._kube,
             self._hardware,
             GpuEffects(
-                MigEffect(self._hardware, settings),
+                MigEffect(self._hardware, settings, self._holdings),
                 SharingEffect(self._hardware, settings, self._holdings),
             ),
             self._specs,

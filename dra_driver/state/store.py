@@ -16,7 +16,7 @@ import re
 import secrets
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -94,6 +94,18 @@ class Records:
     def claim_lock(self, uid: str, timeout: float = _LOCK_SECONDS) -> Iterator[None]:
         """Work on one claim alone; raises HardwareBusy after `timeout` seconds of waiting."""
         with RangeLock(self._claim_locks, uid, timeout):
+            yield
+
+    @contextmanager
+    def shares_lock(self, record: ClaimRecord) -> Iterator[None]:
+        """Give up a claim's shares alone, until its record is gone: so the last one knows it is.
+
+        Of two that go at once each would leave all as it is for the other. Raises HardwareBusy.
+        """
+        gpus = {device.gpu_uuid for device in record.devices if device.share_id is not None}
+        with ExitStack() as stack:
+            for gpu in sorted(gpus):
+                stack.enter_context(RangeLock(self._claim_locks, f"shares of {gpu}", _LOCK_SECONDS))
             yield
 
     def get(self, uid: str) -> ClaimRecord | None:

@@ -321,7 +321,7 @@ class PartitionMachine(RuleBasedStateMachine):
             self._holdings,
         )
         effects = GpuEffects(
-            MigEffect(self.hardware, self.settings),
+            MigEffect(self.hardware, self.settings, self._holdings),
             SharingEffect(self.hardware, self.settings, self._holdings),
         )
         api, statuses = cast("Any", self.api), FakeStatuses()

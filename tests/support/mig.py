@@ -30,7 +30,7 @@ class MigBed:
             plugins_folder=data.parent,
             driver_name=data.name,
         )
-        self.effect = MigEffect(self.watch.discovery, settings)
+        self.effect = MigEffect(self.watch.discovery, settings, list)
 
     def gpu(self, position: int = 0) -> Gpu:
         """Give one GPU of the last snapshot."""

@@ -29,7 +29,7 @@ def main(root: Path, data: Path, work: str, file: Path) -> None:
     discovery = Discovery(settings, Metrics(), lambda _: None, lambda _: None)
     discovery.start()
     discovery.look(60)
-    effect = MigEffect(discovery, settings)
+    effect = MigEffect(discovery, settings, list)
     record = ClaimRecord.model_validate_json(file.read_text())
     for step in work.split("+"):
         if step == "apply":
