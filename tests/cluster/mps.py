@@ -61,7 +61,7 @@ class MpsNode:
         self.node = driver.node
         self.agent = driver.mps_agent()
         self._plugin = driver.cluster.kubelet_root / "plugins" / DRIVER
-        self._talk = driver.cluster.folder("mps-programs")
+        self._talk = driver.cluster.folder(f"programs-{self.agent.name}")
         self._programs: dict[tuple[str, str], PodProgram] = {}
 
     def start(self) -> None:

@@ -11,7 +11,7 @@ import pytest
 from dra_driver.simulator.node_file import alike
 from tests.cluster import view
 from tests.cluster.claims import claim, profile_class, use
-from tests.cluster.driver import Driver
+from tests.cluster.driver import Driver, eventually
 from tests.cluster.mps import MpsNode, with_config
 from tests.cluster.workload import Namespace, pod
 from tests.support.mps import CudaTalk
@@ -51,8 +51,7 @@ def installed_mps(installed: Driver) -> Iterator[MpsNode]:
 def mps(installed_mps: MpsNode) -> MpsNode:
     """Give the node with all its devices published and the agent running."""
     installed_mps.driver.wait_settled()
-    if not installed_mps.agent.running:  # a test that failed has left it so
-        installed_mps.agent.start()
+    installed_mps.agent.check()
     return installed_mps
 
 
@@ -72,6 +71,9 @@ def new_namespace(mps: MpsNode) -> Iterator[Callable[[], Namespace]]:
         print("\n".join(namespace.warnings()))
         namespace.remove()
     assert mps.driver.leftovers() == set()
+    if not mps.agent.running:  # the test has failed
+        mps.agent.start()
+        eventually(lambda: not mps.leftovers(), "the next agent has cleared up")
     assert mps.leftovers() == []
 
 
