@@ -8,15 +8,24 @@ from typing import Final
 
 import pytest
 
+from dra_driver.allocation import (
+    Claim,
+    DeviceClass,
+    Refusal,
+    Slice,
+    allocate,
+    devices_in_use,
+)
 from dra_driver.simulator.node_file import alike
 from tests.cluster import view
+from tests.cluster.api import Object
 from tests.cluster.claims import claim, profile_class, use
 from tests.cluster.driver import Driver, eventually
 from tests.cluster.mps import MpsNode, with_config
-from tests.cluster.workload import Namespace, pod
+from tests.cluster.workload import RESOURCE_API, Namespace, pod
 from tests.support.mps import CudaTalk
 
-_SHARED, _PARTITIONED, _SLICED, _OWN = range(4)  # positions of the GPUs
+_SHARED, _PARTITIONED, _SLICED, _OWN, _BY_MEMORY = range(5)  # positions of the GPUs
 _CONFIG: Final = f"""\
 apiVersion: config.gpu-dra-driver.dev/v1alpha1
 kind: NodeConfig
@@ -28,6 +37,10 @@ rules:
     mps: {{defaultActiveThreadPercentage: 25, defaultPinnedDeviceMemoryLimit: 10Gi}}
 - match: {{index: [{_PARTITIONED}]}}
   partitioning: {{mode: Dynamic}}
+- match: {{index: [{_BY_MEMORY}]}}
+  shares: {{by: memory, reserve: 1Gi}}
+  sharing: {{strategy: MPS}}
+  requireMemoryLimit: mps
 """
 _SEEN: Final = "tr '\\0' '\\n' </proc/1/environ; echo; cat /proc/1/mountinfo"
 _GIVEN: Final = ["attached", "allocated"]
@@ -37,7 +50,7 @@ _PAST_MPS: Final = "CUDA_MPS_PIPE_DIRECTORY=/none sim-mps-client alloc 1Mi || tr
 @pytest.fixture(scope="module")
 def installed_mps(installed: Driver) -> Iterator[MpsNode]:
     """Give the node other GPUs, one of them shared, and the MPS agent."""
-    made = Driver(installed.cluster, alike("h100-80gb", 4), _CONFIG)
+    made = Driver(installed.cluster, alike("h100-80gb", 5), _CONFIG)
     with made.in_place_of(installed):
         mps = MpsNode(made)
         try:
@@ -271,6 +284,56 @@ def test_mounts_that_the_node_does_not_see_are_refused(mps: MpsNode, namespace: 
         other.stop()
     mps.agent.start()
     mps.attached(namespace, "one").gets("10Gi")
+
+
+def test_seven_pods_get_ten_gib_each_and_no_program_gets_more(
+    mps: MpsNode, new_namespace: Callable[[], Namespace]
+) -> None:
+    namespaces = [new_namespace() for _ in range(4)]
+    places = [(namespaces[number % 4], f"pod-{number}") for number in range(8)]
+    *running, (waiting, surplus) = places
+
+    def start(number: int) -> None:
+        namespace, name = places[number]
+        share = mps.claim(name, _BY_MEMORY)
+        capacity = {"requests": {"memory": "10Gi"}}
+        share["spec"]["devices"]["requests"][0]["exactly"]["capacity"] = capacity
+        namespace.apply(share, mps.pod(namespace, name, name, user=1001 + number % 4))
+
+    for number in range(7):
+        start(number)
+    programs = [mps.attached(*place) for place in running]
+    start(7)
+    assert "cannot allocate all claims" in waiting.wait_unschedulable(surplus)
+    print(refusal := _refusal(mps, waiting.claim(surplus)))
+    assert "memory" in refusal
+    assert set(mps.clients().values()) == {1001, 1002, 1003, 1004}
+    assert mps.daemon()["pinnedMemoryLimits"] == {"0": 10 * 2**30}
+    for program in programs:
+        program.gets("10Gi")
+        assert program.refused_by("1Mi") == "mps"
+    for namespace, name in running:
+        (told,) = namespace.claim(name)["status"]["devices"]
+        limit = told["data"]["memoryLimit"], told["data"]["memoryLimitLevel"]
+        assert limit == ("10Gi", "mps")
+    device = f"gpu-{mps.node.gpu(_BY_MEMORY)['minor']}"
+    assert mps.driver.attributes()[device]["memoryLimit"] == {"string": "mps"}
+    leaver, name = running[0]
+    leaver.delete_pod(name)
+    leaver.cluster.api.delete(f"{RESOURCE_API}/namespaces/{leaver.name}/resourceclaims/{name}")
+    mps.attached(waiting, surplus).gets("10Gi")
+
+
+def _refusal(mps: MpsNode, wanted: Object) -> str:
+    """Say why a claim is not allocated, by all that the API server has."""
+    api = mps.driver.cluster.api
+    classes = map(DeviceClass.parse, api.get(f"{RESOURCE_API}/deviceclasses")["items"])
+    claims = api.get(f"{RESOURCE_API}/resourceclaims")["items"]
+    slices = map(Slice.parse, mps.driver.slices())
+    node = mps.driver.cluster.node_name
+    found = allocate(node, slices, classes, [Claim.parse(wanted)], devices_in_use(claims))
+    assert isinstance(found, Refusal)
+    return str(found)
 
 
 def _attached(mps: MpsNode, namespace: Namespace, name: str) -> CudaTalk:
