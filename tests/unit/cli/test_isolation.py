@@ -95,4 +95,4 @@ def test_what_a_claim_has_counts_more_than_the_default() -> None:
 def test_partitions_are_kept_apart_by_the_hardware() -> None:
     policy = GpuPolicy(shares=MEMORY, sharing=MPS)
     found = partitioned(0, 0, policy=policy, memory_limit=MemoryLimitLevel.CGROUP)
-    assert keys(found) == "partition, memory-none, mps"
+    assert keys(found) == "partition, memory-mps-client, mps"
