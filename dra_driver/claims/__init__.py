@@ -9,6 +9,7 @@ from dra_driver.claims.janitor import Janitor
 from dra_driver.claims.layout_label import LayoutLabel
 from dra_driver.claims.layout_status import LayoutReports
 from dra_driver.claims.layouts import Layouts
+from dra_driver.claims.waiting_policies import WaitingPolicies
 
 __all__ = [
     "CdiEffect",
@@ -19,4 +20,5 @@ __all__ = [
     "LayoutLabel",
     "LayoutReports",
     "Layouts",
+    "WaitingPolicies",
 ]

@@ -319,6 +319,16 @@ class Engine:
                 self.records.forget(
                     record.uid, when_none_left=self._specs.undo_common, keep_aside=keep_aside
                 )
+        if self._is_waited_for(record):
+            self._hardware.refresh()
+
+    def _is_waited_for(self, record: ClaimRecord) -> bool:
+        """Whether the configuration of a GPU that the claim had waits for claims to end."""
+        inventory = self._hardware.current()
+        gpus = {device.gpu_uuid for device in record.devices}
+        return inventory is not None and any(
+            gpu.waits for gpu in inventory.gpus if gpu.uuid in gpus
+        )
 
     def _inventory(self) -> Inventory:
         inventory = self._hardware.current()

@@ -14,5 +14,8 @@ class Hardware(Protocol):
     def look(self, timeout: float) -> Inventory:
         """Snapshot of a look that begins now; raises DriverNotReady after `timeout` seconds."""
 
+    def refresh(self) -> None:
+        """Look again soon. Returns at once."""
+
     def not_ready(self) -> str:
         """Why there is no snapshot or only an old one; empty when all is well."""

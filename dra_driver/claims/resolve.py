@@ -28,6 +28,7 @@ from dra_driver.model.errors import (
 )
 from dra_driver.sharing.mps_sets import with_sets
 from dra_driver.state import ClaimRecord, DeviceRecord
+from dra_driver.state.policies import stored_policy
 
 _NAMED: Final = 16  # devices in a message
 
@@ -197,6 +198,7 @@ def _record(
         ci_id=partition.ci_id if partition else None,
         share_memory=amount,
         memory_limit=amount if level is MemoryLimitLevel.CGROUP else None,
+        policy=stored_policy(found.gpu.policy) if allocated.share_id else None,
         equal_shares=amount is not None and level is MemoryLimitLevel.MPS,
         sharing=stored_form(sharing.settings) if sharing else None,
         made=found.is_made,

@@ -142,7 +142,7 @@ class _Reader:
             model=gpu.product_name if slot is None else slot.profile.name,
             uuid=device.uuid,
             health=state,
-            why=why,
+            why="; ".join(filter(None, (why, gpu.waits))),
             holders=tuple(_holder(*pair) for pair in holders),
             memory="" if size is None else str(Quantity.of(size)),
             pci=gpu.pci_bus_id or "",

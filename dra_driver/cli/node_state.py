@@ -9,6 +9,7 @@ from urllib.parse import quote
 import grpc
 
 from dra_driver.cdi import ClaimSpecs
+from dra_driver.claims.waiting_policies import with_held_policies
 from dra_driver.config import NodeConfig, Settings, configured
 from dra_driver.health.foreign import ForeignPartitions
 from dra_driver.host import list_folder, read_file
@@ -90,11 +91,13 @@ def look_under(
     again. Raises DriverNotReady or StorageFailed.
     """
     foreign = ForeignPartitions(lambda: _holdings(records()))
-    inventory, is_unsure = foreign.mark(configured(look_at_hardware(settings), config, node_labels))
-    if is_unsure:
-        again = look_at_hardware(settings)
-        inventory, _ = foreign.mark(configured(again, config, node_labels))
-    return inventory
+
+    def look() -> tuple[Inventory, bool]:
+        found = configured(look_at_hardware(settings), config, node_labels)
+        return foreign.mark(with_held_policies(found, _holdings(records())))
+
+    inventory, is_unsure = look()
+    return look()[0] if is_unsure else inventory
 
 
 def _holdings(records: NodeRecords) -> Iterator[Holding]:

@@ -88,6 +88,10 @@ class Hardware:
         """Run a job alone with one GPU, as `Discovery.on_gpu` does."""
         return self._discovery.on_gpu(uuid, job, timeout)
 
+    def refresh(self) -> None:
+        """Look again soon. Returns at once."""
+        self._discovery.refresh()
+
     def reconfigured(self, settings: Settings) -> None:
         """Go on under a new configuration, with a look soon. Returns at once."""
         self._ignored = APPLICATION | settings.ignored_xids

@@ -137,6 +137,7 @@ class Gpu:
     policy: GpuPolicy = field(default_factory=GpuPolicy)
     foreign: tuple[Partition, ...] = ()  # those of `partitions` that no claim is known to hold
     memory_limit: MemoryLimitLevel = MemoryLimitLevel.NONE  # how hard limits of shares hold here
+    waits: str = ""  # what of its configuration is put off, and until when; empty: nothing
     held_back: str = ""  # why no new claim may have it or a part of it now; empty: it may
 
     @property

@@ -4,7 +4,15 @@ from collections.abc import Iterable
 from typing import Final
 
 from dra_driver.cdi import ClaimSpecs
-from dra_driver.claims import Engine, GpuEffects, Janitor, LayoutLabel, LayoutReports, Layouts
+from dra_driver.claims import (
+    Engine,
+    GpuEffects,
+    Janitor,
+    LayoutLabel,
+    LayoutReports,
+    Layouts,
+    WaitingPolicies,
+)
 from dra_driver.config import NodeConfig, Settings
 from dra_driver.health import Hardware
 from dra_driver.host import fsyncs
@@ -69,6 +77,7 @@ class NodePlugin:
             self._specs.undo_common,
             LayoutReports(metrics, events),
         )
+        self._policies = WaitingPolicies(self._holdings, events)
         self._mps = MpsWatch(settings, self._holdings, metrics, events, self._mps_changed)
         self._publisher = Publisher(
             self._kube, settings, metrics, events, self._engine.records.partitions_held
@@ -165,7 +174,7 @@ class NodePlugin:
         return self._engine.records.holdings()
 
     def _configured(self, inventory: Inventory) -> Inventory:
-        return self._layouts.configured(inventory)
+        return self._policies.applied(self._layouts.configured(inventory))
 
     def _reconfigured(self, config: NodeConfig) -> None:
         self._labels.poke()

@@ -11,7 +11,8 @@ from dra_driver.config import differences, read_stored
 from dra_driver.model import Quantity, SharingSettings
 from dra_driver.model.claim import ClaimRef
 from dra_driver.model.errors import ConfigInvalid, DeviceInUse, RecordDamaged
-from dra_driver.model.gpu import Placement
+from dra_driver.model.gpu import GpuPolicy, Placement
+from dra_driver.state.policies import read_policy
 from dra_driver.state.record import ClaimRecord
 from dra_driver.state.reservation import is_reservation
 
@@ -31,6 +32,7 @@ class Holding:
     pods: tuple[str, ...] = ()
     mps_set: str | None = None  # whose control daemon serves the device
     share_memory: int | None = None  # bytes of its memory that were allocated
+    policy: GpuPolicy | None = None  # under which a share was given out
     equal_shares: bool = False  # all claims that have the device are to have the same amount
 
     @property
@@ -90,6 +92,7 @@ def holdings(record: ClaimRecord) -> list[Holding]:
             pods=record.pods,
             mps_set=device.mps_set,
             share_memory=device.share_memory,
+            policy=read_policy(device.policy),
             equal_shares=device.equal_shares,
         )
         for device in record.devices

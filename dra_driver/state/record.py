@@ -49,6 +49,7 @@ class DeviceRecord(BaseModel):
     made: bool = False  # this driver gives the hardware that shape for the claim
     share_memory: int | None = None  # bytes of its memory that this share was allocated
     memory_limit: int | None = None  # bytes that a Pod may use for this share; None: no limit
+    policy: dict[str, Any] | None = None  # of its GPU: stays while the share is held
     equal_shares: bool = False  # no claim with another amount may have the device beside it
     client_limit: int | None = None  # bytes of it that MPS leaves each program of the claim
     sharing: dict[str, Any] | None = None  # settings, in the words of `sharing` of a config

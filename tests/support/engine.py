@@ -63,6 +63,9 @@ class FakeHardware:
         assert self.inventory is not None
         return self.inventory
 
+    def refresh(self) -> None:
+        self.looks += 1
+
     def not_ready(self) -> str:
         return "" if self.inventory else "NVML has not answered yet"
 
