@@ -30,6 +30,7 @@ PATIENCE: Final = 10.0  # seconds that any single step may take
 _LONGEST_BASE: Final = 40  # bytes; socket paths have 107 in all
 _POLL_SECONDS: Final = 0.005
 _STOP_SECONDS: Final = 5.0
+_AGENT_SOCKET: Final = Path("mps/agent.sock")
 _KEPT: Final = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR")  # of our variables; no KUBECONFIG
 
 
@@ -123,16 +124,40 @@ class Bed:
             f"--kubelet-registrar-directory-path={self.folder / 'registry'}",
             *more,
         ]
-        environment = {name: os.environ[name] for name in _KEPT if name in os.environ}
-        self.plugin = Child(arguments, self.folder / "plugin.log", environment)
+        self.plugin = Child(arguments, self.folder / "plugin.log", _environment())
         self._ends.callback(self.plugin.stop, _STOP_SECONDS)
         return self.plugin.pid
+
+    def start_agent(self) -> None:
+        """Start the real `dra-driver mps-agent`; returns when it serves. Raises PluginFailed."""
+        self.check()
+        arguments = [
+            sys.executable,
+            "-m",
+            "dra_driver.cli",
+            "mps-agent",
+            f"--nvidia-driver-root={self.root}",
+            f"--container-driver-root={self.root}",
+            f"--host-root={self.root}",
+            f"--kubelet-plugins-directory-path={self.folder / 'plugins'}",
+            "--shm=folder",  # a mount would stay behind a process that is killed
+        ]
+        agent = Child(arguments, self.folder / "agent.log", _environment())
+        self._ends.callback(agent.stop, _STOP_SECONDS)
+        socket = self.folder / "plugins" / DRIVER / _AGENT_SOCKET
+        deadline = time.monotonic() + PATIENCE
+        while not socket.exists():
+            self.check()
+            if agent.ended() is not None or time.monotonic() > deadline:
+                raise PluginFailed(f"the MPS agent does not serve: {agent.last_words()}")
+            time.sleep(_POLL_SECONDS)
 
     def stop_plugin(self) -> None:
         """End the plugin as its Pod's end does. Raises PluginFailed if it does not end well."""
         self.check()
         status = None if self.plugin is None else self.plugin.stop(PATIENCE)
-        sockets = [path.name for path in self.folder.rglob("*.sock")]
+        found = self.folder.rglob("*.sock")
+        sockets = [path.name for path in found if path.name != _AGENT_SOCKET.name]
         if status != 0 or sockets:
             raise PluginFailed(f"the plugin ended with status {status} and left {sockets}")
 
@@ -178,6 +203,10 @@ class Bed:
 
     def _registrations(self) -> list[float]:
         return [each.seconds for each in self.kubelet.history if each.what == "registered"]
+
+
+def _environment() -> dict[str, str]:
+    return {name: os.environ[name] for name in _KEPT if name in os.environ}
 
 
 def _complete(slices: list[dict[str, Any]]) -> bool:

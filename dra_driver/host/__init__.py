@@ -19,7 +19,7 @@ from dra_driver.host.files import (
 from dra_driver.host.locks import FileLock, MarkedLock, RangeLock
 from dra_driver.host.memory import give_large_blocks_back
 from dra_driver.host.mounts import is_mounted, mount_tmpfs, set_label, unmount
-from dra_driver.host.programs import Finished, run_program
+from dra_driver.host.programs import Finished, programs_run, run_program
 from dra_driver.host.roots import HostProcess, HostRoot, inside
 from dra_driver.host.signals import told_to_stop
 from dra_driver.host.strays import end_strays, strays
@@ -42,6 +42,7 @@ __all__ = [
     "is_mounted",
     "list_folder",
     "mount_tmpfs",
+    "programs_run",
     "read_file",
     "remove_durably",
     "remove_file",

@@ -2,31 +2,18 @@
 
 import fcntl
 import os
-import threading
 from contextlib import suppress
 from pathlib import Path
 from secrets import token_hex
 from typing import Final
 
 from dra_driver.host.failpoints import failpoint
+from dra_driver.host.tally import Tally
 from dra_driver.model.errors import StorageFailed
 
 _UNFINISHED: Final = ".tmp-"
 
-
-class _Tally:
-    """Counts what many threads do."""
-
-    def __init__(self) -> None:
-        self.total = 0
-        self._lock = threading.Lock()
-
-    def add(self) -> None:
-        with self._lock:
-            self.total += 1
-
-
-_flushes: Final = _Tally()
+_flushes: Final = Tally()
 
 
 def fsyncs() -> int:

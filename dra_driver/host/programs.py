@@ -3,8 +3,12 @@
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
+from dra_driver.host.tally import Tally
 from dra_driver.model.errors import DriverFilesMissing, HardwareBusy
+
+_runs: Final = Tally()
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +25,11 @@ class Finished:
         return lines[-1].strip() if lines else f"exit status {self.status}"
 
 
+def programs_run() -> int:
+    """How many programs this process has run so far."""
+    return _runs.total
+
+
 def run_program(
     arguments: Sequence[str], environment: Mapping[str, str], timeout: float, said: str = ""
 ) -> Finished:
@@ -29,6 +38,7 @@ def run_program(
     `said` is what it reads from its standard input. Raises HardwareBusy when its time is up,
     DriverFilesMissing when it can't be started.
     """
+    _runs.add()
     try:
         done = subprocess.run(
             list(arguments),

@@ -15,7 +15,7 @@ from dra_driver.claims import (
 )
 from dra_driver.config import NodeConfig, Settings
 from dra_driver.health import Hardware
-from dra_driver.host import fsyncs
+from dra_driver.host import fsyncs, programs_run
 from dra_driver.kube import ClaimStatusSender, EventSender, KubeClient, NodeLabels
 from dra_driver.mig import MigEffect
 from dra_driver.model import DriverError, Inventory
@@ -41,6 +41,7 @@ class NodePlugin:
         self._settings = settings
         metrics, events = Metrics(), EventQueue()
         metrics.follow("gpu_dra_driver_fsyncs_total", fsyncs)
+        metrics.follow("gpu_dra_driver_programs_total", programs_run)
         self._kube = KubeClient(settings)
         self._events = EventSender(self._kube, settings, events)
         self._config = ConfigFile(settings.config_file, metrics, self._reconfigured)

@@ -200,6 +200,11 @@ CATALOGUE: Final[tuple[Metric, ...]] = (
         "counter",
         "Times that this process waited for the disk.",
     ),
+    Metric(
+        "gpu_dra_driver_programs_total",
+        "counter",
+        "Programs of the GPU driver that this process ran, such as nvidia-smi.",
+    ),
 )
 
 

@@ -1,12 +1,14 @@
 """Claims with allocations that the benchmark writes itself, in place of the scheduler."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+from uuid import uuid4
 
+from dra_driver.cli.bench.sharing import Wish
 from dra_driver.config import Settings
 from dra_driver.kube import Conflict, JsonObject, NotFound
 from dra_driver.kube.configuration import configure
@@ -32,12 +34,25 @@ class Place:
 class Claims:
     """Creates and deletes ResourceClaims in one namespace of the API server."""
 
-    def __init__(self, kubeconfig: Path, namespace: str, place: Place) -> None:
-        """Keep where to write; raises SettingInvalid. Nothing is sent yet."""
+    def __init__(
+        self,
+        kubeconfig: Path,
+        namespace: str,
+        place: Place,
+        wish: Wish,
+        pod: Callable[[], str] | None = None,
+    ) -> None:
+        """Keep where to write, and what claims ask for; raises SettingInvalid. Nothing is sent yet.
+
+        `pod` begins a Pod for each claim and gives its UID; without it claims are reserved for
+        nobody.
+        """
         settings = Settings(node_name=place.node, kubeconfig=kubeconfig)
         self._connection = Connection(configure(settings), "dra-driver-bench")
         self._namespace = namespace
         self._place = place
+        self._wish = wish
+        self._pod = pod
         self._made = 0
 
     @contextmanager
@@ -74,6 +89,9 @@ class Claims:
         name = f"bench-{int(time.time())}-{self._made}"
         claim = self._call("create", _CLAIMS, self._path(), self._claim(name, admin=admin))
         claim["status"] = {"allocation": self._allocation(device, admin=admin)}
+        if self._pod is not None:
+            user = {"resource": "pods", "name": name, "uid": self._pod()}
+            claim["status"]["reservedFor"] = [user]
         self._call("update", _CLAIMS, self._path(name, "status"), claim)
         return ClaimRef(self._namespace, name, str(claim["metadata"]["uid"]))
 
@@ -116,8 +134,14 @@ class Claims:
         }
         if admin:
             result["adminAccess"] = True
+        elif self._wish.consumed is not None:
+            result |= {"shareID": str(uuid4()), "consumedCapacity": dict(self._wish.consumed)}
+        devices: JsonObject = {"results": [result]}
+        if self._wish.config is not None:
+            opaque = {"driver": self._place.driver, "parameters": self._wish.config}
+            devices["config"] = [{"source": "FromClaim", "opaque": opaque}]
         term = {"key": "metadata.name", "operator": "In", "values": [self._place.node]}
         return {
-            "devices": {"results": [result]},
+            "devices": devices,
             "nodeSelector": {"nodeSelectorTerms": [{"matchFields": [term]}]},
         }

@@ -13,6 +13,7 @@ from dra_driver.cli import EXIT_FINDING
 from dra_driver.cli.bench.figures import Result, read_result
 from dra_driver.cli.bench.offer import GPU, MIG
 from dra_driver.cli.bench.run import Plan, run_embedded, run_on
+from dra_driver.cli.bench.sharing import Sharing, Wish
 from dra_driver.cli.bench.target import socket_target
 from dra_driver.cli.bench.text import comparison_text, result_text
 from dra_driver.cli.interrupt import Check, Interrupted, signals
@@ -46,6 +47,13 @@ _OUTPUT: Final = click.Choice(["table", "json"])
     help="Measure claims with a whole GPU, or with a partition each.",
 )
 @click.option(
+    "--sharing",
+    type=click.Choice([each.value for each in Sharing]),
+    default=Sharing.NONE.value,
+    show_default=True,
+    help="What claims with whole GPUs ask for: a time-slice, a share by count or by memory, MPS.",
+)
+@click.option(
     "--live",
     default="",
     help="Numbers of live claims, growing.  [default: 0,100,400; with partitions 0 and all]",
@@ -74,6 +82,7 @@ def bench(
     namespace: str,
     gpus: int,
     devices: str,
+    sharing: str,
     live: str,
     rounds: int,
     quick: bool,
@@ -90,21 +99,26 @@ def bench(
     With --devices mig the partitions of one GPU are measured, which has no others, while the live
     claims hold partitions of the other GPUs; the simulated node has one GPU more for that.
 
+    With --sharing shares, memory or mps claims have shares of the GPUs, live claims too. With mps
+    the start of a control daemon is measured by itself as well: a Prepare without live claims
+    starts one, with live claims it joins one.
+
     Either --embedded, which needs nothing, or --socket with --kubeconfig and --node: on a real
     node, whose GPUs nobody else uses meanwhile.
     """
     if context.invoked_subcommand is not None:
         return
     plan = replace(_QUICK if quick else Plan(rounds=rounds), live=_numbers(live))
+    wish = _wish(devices, Sharing(sharing), embedded=embedded)
 
     def run(check: Check) -> Result:
         if embedded:
             if socket is not None:
                 raise click.UsageError("--embedded and --socket exclude each other")
-            return run_embedded(plan, gpus, devices, namespace, check, _say)
+            return run_embedded(plan, gpus, wish, namespace, check, _say)
         if socket is None or kubeconfig is None or node is None:
             raise click.UsageError("give --embedded, or --socket with --kubeconfig and --node")
-        with socket_target(socket, kubeconfig, namespace, driver, node, devices, check) as target:
+        with socket_target(socket, kubeconfig, namespace, driver, node, wish, check) as target:
             return run_on(plan, target, records_disk, _say)
 
     result = _run(run)
@@ -135,6 +149,14 @@ def _run(measure: Callable[[Check], Result]) -> Result:
     except CallFailed as error:
         click.echo(f"Error: {error}", err=True)
         sys.exit(EXIT_FINDING)
+
+
+def _wish(devices: str, sharing: Sharing, *, embedded: bool) -> Wish:
+    if sharing is not Sharing.NONE and devices != GPU:
+        raise click.UsageError("--sharing is for whole GPUs: leave out --devices")
+    if sharing is Sharing.MEMORY and not embedded:
+        raise click.UsageError("--sharing memory goes with --embedded: it needs cgroups of Pods")
+    return Wish(devices, sharing)
 
 
 def _numbers(text: str) -> tuple[int, ...]:

@@ -18,6 +18,7 @@ _WORDS: Final = {
     "api_writes": "API writes",
     "nvml_calls": "NVML calls",
     "fsyncs": "fsyncs",
+    "programs": "programs run",
 }
 _CPU: Final = "CPU"
 _CHECK_SECONDS: Final = 0.2

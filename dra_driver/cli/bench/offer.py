@@ -23,7 +23,13 @@ class Offer:
     what: str  # each is, for people
     measured: tuple[str, ...]  # one claim each at a time, which nobody else holds
     live: tuple[str, ...]  # for live claims
-    shared: bool  # with admin access, so as often as one likes; else once each
+    shared: bool  # live claims take them as often as one likes; else once each
+    by_shares: bool = False  # each claim has a share, so none needs admin access
+
+    @property
+    def admin(self) -> bool:
+        """Whether claims that have a device beside others have it with admin access."""
+        return self.shared and not self.by_shares
 
     def check_live(self, numbers: Sequence[int]) -> None:
         """Raise SettingInvalid when so many live claims find no room."""
@@ -55,6 +61,19 @@ def whole_devices(slices: Iterable[JsonObject]) -> Offer | None:
     whole = [device for device in found if _text(device, "type") == GPU]
     names = tuple(device["name"] for device in whole or found)
     return Offer("a whole device", names, names, shared=True) if names else None
+
+
+def shares(slices: Iterable[JsonObject], most: int | None) -> Offer | None:
+    """Shares of whole devices, up to `most` live ones of each; None where nothing is shared."""
+    names = tuple(
+        device["name"]
+        for device in _devices(slices)
+        if device.get("allowMultipleAllocations") and _text(device, "type") in (GPU, "")
+    )
+    if not names:
+        return None
+    live = names if most is None else names * most
+    return Offer("a share of a device", names, live, shared=most is None, by_shares=True)
 
 
 def partitions(slices: Sequence[JsonObject]) -> Offer | None:

@@ -15,6 +15,8 @@ from dra_driver.model import ClaimRef
 PREPARE: Final = "prepare"
 AGAIN: Final = "prepare again"
 UNPREPARE: Final = "unprepare"
+DAEMON: Final = "floor: start of an MPS daemon"
+BEYOND: Final = "prepare beyond that start"
 _FILLERS: Final = 4  # live claims that are prepared at once
 
 _Samples = dict[str, list[float]]
@@ -34,7 +36,7 @@ def live_claims(target: Target) -> Iterator[Callable[[int], None]]:
         before = len(live)
         while len(live) < number:
             target.check()
-            live.append(target.claims.create(next(names), admin=target.offer.shared))
+            live.append(target.claims.create(next(names), admin=target.offer.admin))
         _all(target.prepare, live[before:], _FILLERS, target.check)
 
     try:
@@ -48,18 +50,30 @@ def live_claims(target: Target) -> Iterator[Callable[[int], None]]:
 
 
 def one_at_a_time(target: Target, rounds: int, live: int, disk: Path) -> list[Figure]:
-    """Prepare, prepare again and unprepare one device after the other, the floor between."""
+    """Prepare, prepare again and unprepare one device after the other, the floor between.
+
+    With MPS and no live claims each Prepare starts a daemon: what that takes by itself is measured
+    before it. With live claims each joins a daemon that runs.
+    """
     samples: _Samples = {PREPARE: [], AGAIN: [], UNPREPARE: []}
+    daemons = None if live else target.start_daemon
+    if daemons is not None:
+        samples |= {DAEMON: [], BEYOND: []}
     devices = list(islice(cycle(target.offer.measured), rounds))
     with floor(target, disk) as ground, target.claims.made(devices) as refs:
         for ref in refs:
             target.check()
             ground.sample()
+            if daemons is not None:
+                samples[DAEMON].append(daemons())
             try:
                 samples[PREPARE].append(target.prepare(ref))
                 samples[AGAIN].append(target.prepare(ref))
             finally:
                 samples[UNPREPARE].append(target.unprepare(ref))
+    if daemons is not None:
+        pairs = zip(samples[PREPARE], samples[DAEMON], strict=True)
+        samples[BEYOND] = [prepare - daemon for prepare, daemon in pairs]
     return [*_figures(samples, live, 1), *ground.figures(live)]
 
 
@@ -73,7 +87,10 @@ def at_once(target: Target, waves: int, width: int, live: int) -> list[Figure]:
     own, shared = target.offer.at_once(width)
     width = len(own) + len(shared)
     for _ in range(waves):
-        with target.claims.made(own) as one, target.claims.made(shared, admin=True) as other:
+        with (
+            target.claims.made(own) as one,
+            target.claims.made(shared, admin=target.offer.admin) as other,
+        ):
             refs = [*one, *other]
             try:
                 samples[PREPARE] += _all(target.prepare, refs, width, target.check)

@@ -14,6 +14,7 @@ from dra_driver.cli.bench import costs, rounds
 from dra_driver.cli.bench.embedded import embedded
 from dra_driver.cli.bench.figures import Figure, Result, distribution
 from dra_driver.cli.bench.offer import Offer
+from dra_driver.cli.bench.sharing import Wish
 from dra_driver.cli.bench.target import Target
 from dra_driver.cli.interrupt import Check
 
@@ -52,11 +53,11 @@ class Plan:
 
 
 def run_embedded(
-    plan: Plan, gpus: int, devices: str, namespace: str, check: Check, say: Say
+    plan: Plan, gpus: int, wish: Wish, namespace: str, check: Check, say: Say
 ) -> Result:
     """Measure this driver on a simulated node. Raises DriverError, CallFailed."""
     begin = time.monotonic()
-    with embedded(check, gpus, devices) as ground:
+    with embedded(check, gpus, wish) as ground:
         first = ground.start()
         with ground.target(namespace) as target:
             time.sleep(_SETTLE_SECONDS)
@@ -104,13 +105,17 @@ def _start_figures(starts: Sequence[tuple[float, float]]) -> list[Figure]:
 def _words(plan: Plan, target: Target) -> dict[str, Any]:
     offer = target.offer
     own, shared = offer.at_once(plan.width)
+    if offer.by_shares:
+        own, shared, live, alone = (*own, *shared), (), "with shares of the same devices", ""
+    else:
+        live = "with admin access, spread over the devices" if offer.shared else "on the other GPUs"
+        alone = ", which no other claim holds"
     further = f", {len(shared)} with admin access" if shared else ""
-    live = "with admin access, spread over the devices" if offer.shared else "on the other GPUs"
     return {
         "driver": target.place.driver,
         "node": target.place.node,
         "devices": len(offer.measured),
-        "measuredClaims": f"{offer.what} each, which no other claim holds",
+        "measuredClaims": f"{offer.what} each{alone}",
         "liveClaims": f"prepared claims {live}",
         "claimsAtOnce": f"{len(own)} with {offer.what}{further}",
     }

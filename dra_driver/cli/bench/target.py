@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Final
 
 from dra_driver.cli.bench.claims import Claims, Place
-from dra_driver.cli.bench.offer import GPU, Offer, partitions, whole_devices
+from dra_driver.cli.bench.offer import GPU, Offer, partitions, shares, whole_devices
 from dra_driver.cli.bench.process import listener
+from dra_driver.cli.bench.sharing import Wish
 from dra_driver.cli.interrupt import Check
 from dra_driver.config import Settings
 from dra_driver.kube import JsonObject, KubeClient
@@ -30,6 +31,7 @@ class Counts:
     api_writes: int | None = None
     nvml_calls: int | None = None
     fsyncs: int | None = None
+    programs: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,7 @@ class Target:
     pid: int | None
     counts: Callable[[], Counts]
     check: Check  # called between calls; raises when it is time to end
+    start_daemon: Callable[[], float] | None = None  # of MPS, as anybody would; gives the seconds
 
     def prepare(self, ref: ClaimRef) -> float:
         """Prepare a claim; gives the seconds. Raises CallFailed."""
@@ -64,33 +67,41 @@ def socket_target(
     namespace: str,
     driver: str,
     node: str,
-    devices: str,
+    wish: Wish,
     check: Check,
 ) -> Iterator[Target]:
-    """Reach any DRA driver by its service socket; `devices` are GPU or MIG. Raises DriverError."""
+    """Reach any DRA driver by its service socket. Raises DriverError."""
     settings = Settings(node_name=node, driver_name=driver, kubeconfig=kubeconfig)
     settings.check()
     slices = _published(settings)
-    offer = offered(slices, devices, f"driver {driver} on node {node}")
+    offer = offered(slices, wish, f"driver {driver} on node {node}")
     place = Place(driver, node, str(slices[0]["spec"]["pool"]["name"]))
     introduction = Introduction("DRAPlugin", driver, socket, ("v1.DRAPlugin",), 0.0)
     plugin = PluginConnection(introduction, _KUBELET_MINOR)
     try:
         _wait_connected(plugin, socket)
-        claims = Claims(kubeconfig, namespace, place)
+        claims = Claims(kubeconfig, namespace, place, wish)
         with claims.namespace():
             yield Target(place, offer, plugin, claims, listener(socket), Counts, check)
     finally:
         plugin.close()
 
 
-def offered(slices: list[JsonObject], devices: str, who: str) -> Offer:
-    """Choose whole devices (GPU) or partitions (MIG). Raises DeviceNotFound when there are none."""
+def offered(slices: list[JsonObject], wish: Wish, who: str) -> Offer:
+    """Choose the devices for what is measured. Raises DeviceNotFound when there are none."""
     slices = sorted(slices, key=lambda piece: str(piece["metadata"]["name"]))
-    found = whole_devices(slices) if devices == GPU else partitions(slices)
+    if wish.consumed is not None:
+        found = shares(slices, wish.most)
+    else:
+        found = whole_devices(slices) if wish.devices == GPU else partitions(slices)
     if found is not None:
         return found
-    if devices != GPU and whole_devices(slices):
+    if wish.consumed is not None and whole_devices(slices):
+        raise DeviceNotFound(
+            f"{who} publishes no shares; --sharing {wish.sharing.value} needs a node configuration "
+            "with `shares`, and an API server that keeps them"
+        )
+    if wish.devices != GPU and whole_devices(slices):
         raise DeviceNotFound(
             f"{who} publishes no partitions; --devices mig needs some that exist, or a node "
             "configuration with mode Dynamic and an API server that keeps counters"

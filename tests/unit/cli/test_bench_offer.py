@@ -3,10 +3,14 @@
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
-from dra_driver.cli.bench.offer import Offer, partitions, whole_devices
+from dra_driver.cli.bench.command import bench
+from dra_driver.cli.bench.offer import Offer, partitions, shares, whole_devices
 from dra_driver.cli.bench.run import Plan
+from dra_driver.cli.bench.sharing import Sharing, Wish
 from dra_driver.cli.bench.target import offered
+from dra_driver.config import decode_config, load
 from dra_driver.model.errors import DeviceNotFound, SettingInvalid
 from tests.support.dynamic_gpus import dynamic_gpu
 from tests.support.inventories import inventory, partitioned
@@ -69,9 +73,50 @@ def test_partitions_that_exist_stand_beside_each_other() -> None:
 def test_a_node_without_partitions_is_told_apart_from_one_without_devices() -> None:
     slices = plan_of(inventory(dynamic_gpu(0, "l40s"))).objects()
     with pytest.raises(DeviceNotFound, match="it publishes no partitions; --devices mig needs"):
-        offered(slices, "mig", "it")
+        offered(slices, Wish("mig"), "it")
     with pytest.raises(DeviceNotFound, match="has no device of it"):
-        offered([], "mig", "it")
+        offered([], Wish("mig"), "it")
+
+
+def test_shares_are_of_whole_devices_that_allow_them() -> None:
+    whole, part = typed("gpu-0", "gpu"), typed("gpu-1-mig", "mig")
+    several = {"allowMultipleAllocations": True}
+    slices = [slice_with(whole | several, typed("gpu-1", "gpu"), part | several)]
+    assert shares(slices, None) == Offer(
+        "a share of a device", ("gpu-0",), ("gpu-0",), shared=True, by_shares=True
+    )
+    few = shares(slices, 3)
+    assert few is not None
+    assert few.live == ("gpu-0",) * 3
+    assert not few.shared
+    assert not few.admin
+    with pytest.raises(DeviceNotFound, match="it publishes no shares; --sharing mps needs"):
+        offered([slice_with(whole)], Wish(sharing=Sharing.MPS), "it")
+
+
+@pytest.mark.parametrize("sharing", Sharing)
+def test_nodes_and_claims_of_each_way_to_share(sharing: Sharing) -> None:
+    wish = Wish(sharing=sharing)
+    if wish.node_config:
+        (rule,) = load(wish.node_config).rules
+        assert rule.shares is not None
+    assert bool(wish.node_config) == (wish.consumed is not None)
+    if wish.config is not None:
+        assert decode_config(wish.config).settings() is not None
+    assert load(Wish("mig").node_config).rules
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--embedded", "--devices=mig", "--sharing=mps"], "--sharing is for whole GPUs"),
+        (["--socket=/none", "--sharing=memory"], "--sharing memory goes with --embedded"),
+    ],
+)
+def test_what_can_not_be_measured_is_wrong_usage(arguments: list[str], words: str) -> None:
+    done = CliRunner().invoke(bench, arguments)
+    assert done.exit_code == 2
+    assert words in done.output
 
 
 def test_live_claims_with_partitions_are_as_many_as_there_are() -> None:

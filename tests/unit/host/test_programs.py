@@ -2,7 +2,7 @@
 
 import pytest
 
-from dra_driver.host import run_program
+from dra_driver.host import programs_run, run_program
 from dra_driver.model.errors import DriverFilesMissing, HardwareBusy
 
 
@@ -12,7 +12,9 @@ def test_what_is_said_is_read_and_what_is_written_is_kept() -> None:
 
 
 def test_nothing_is_said_by_default() -> None:
+    before = programs_run()
     assert run_program(["/bin/cat"], {}, 60).output == ""
+    assert programs_run() - before == 1
 
 
 def test_a_program_that_does_not_read_may_end() -> None:
