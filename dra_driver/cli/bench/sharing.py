@@ -27,7 +27,7 @@ _STRATEGIES: Final[Mapping[Sharing, Mapping[str, Any]]] = {
 }
 _CONSUMED: Final[Mapping[Sharing, Mapping[str, str]]] = {
     Sharing.SHARES: {"shares": "1"},
-    Sharing.MEMORY: {"memory": "100Mi"},  # so that one GPU has room for all live claims
+    Sharing.MEMORY: {"memory": "100Mi"},
     Sharing.MPS: {"shares": "1"},
 }
 _RULES: Final[Mapping[Sharing, str]] = {
@@ -35,8 +35,9 @@ _RULES: Final[Mapping[Sharing, str]] = {
     Sharing.MEMORY: "- shares: {by: memory, reserve: 1Gi}\n",
     Sharing.MPS: "- shares: {count: 1000}\n",
 }
-# With each measured claim, and before GPU drivers of branch 590, a daemon has 48 clients.
-_MOST_BY_MPS: Final = 40
+# Live claims of each device. Before branch 590 of the GPU driver a daemon has 48 clients, and the
+# simulated node keeps 256 limits for its up to 16 GPUs (SIM_MAX_LIMITS in native/state.h).
+_MOST: Final[Mapping[Sharing, int]] = {Sharing.MPS: 40, Sharing.MEMORY: 12}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,7 @@ class Wish:
     @property
     def most(self) -> int | None:
         """Live claims that one device can have; None: as many as one likes."""
-        return _MOST_BY_MPS if self.sharing is Sharing.MPS else None
+        return _MOST.get(self.sharing)
 
     @property
     def config(self) -> dict[str, Any] | None:
