@@ -92,8 +92,11 @@ def markdown() -> str:
 def keys_of(device: PublishedDevice, held: Sequence[DeviceRecord]) -> str:
     """Say which ways hold for a device, by its configuration and by what claims have of it."""
     mine = [each for each in held if not each.admin_access]
+    shares, strategy = _shares(device, mine), _strategy(device, mine)
     found = ["partition"] if device.slot is not None else []
-    found += filter(None, (_shares(device, mine), _strategy(device, mine)))
+    found += [shares] if shares else []
+    if strategy and not shares.startswith(f"memory-{strategy}"):  # which has MPS in it
+        found.append(strategy)
     return ", ".join(found) or "alone"
 
 

@@ -27,6 +27,7 @@ PAGE = Path(__file__).parents[3] / "docs/sharing-configs.md"
 MPS = SharingSettings(Strategy.MPS, mps=MpsSettings())
 SLICED = SharingSettings(Strategy.TIME_SLICING, TimeSlice.LONG)
 COUNT = SharesPolicy(SharesMode.COUNT, 4)
+BY_MPS = MemoryLimitLevel.MPS
 MEMORY = SharesPolicy(SharesMode.MEMORY)
 
 
@@ -63,6 +64,8 @@ def test_each_level_of_memory_limits_has_a_row(level: MemoryLimitLevel) -> None:
         (GpuPolicy(shares=SharesPolicy(SharesMode.UNLIMITED)), "shares"),
         (GpuPolicy(shares=COUNT, sharing=MPS), "shares, mps"),
         (GpuPolicy(shares=MEMORY, sharing=SLICED), "memory-none, time-slices"),
+        (GpuPolicy(shares=MEMORY, sharing=MPS), "memory-mps-client"),
+        (GpuPolicy(shares=MEMORY, sharing=MPS, required_limit=BY_MPS), "memory-mps"),
     ],
 )
 def test_the_configuration_says_how_a_device_is_shared(policy: GpuPolicy, wanted: str) -> None:
@@ -86,6 +89,11 @@ def test_without_one_claims_say_it(held: dict[str, Any], wanted: str) -> None:
     assert keys(found, record(found, None, **held)) == wanted
 
 
+def test_a_limit_by_cgroup_beside_mps_has_both_keys() -> None:
+    policy = GpuPolicy(shares=MEMORY, sharing=MPS)
+    assert keys(gpu(0, policy=policy, memory_limit=MemoryLimitLevel.CGROUP)) == "memory-cgroup, mps"
+
+
 def test_what_a_claim_has_counts_more_than_the_default() -> None:
     found = gpu(0, policy=GpuPolicy(shares=COUNT, sharing=MPS))
     claim = record(found, None, share_id="x", sharing={"strategy": "TimeSlicing"})
@@ -95,4 +103,4 @@ def test_what_a_claim_has_counts_more_than_the_default() -> None:
 def test_partitions_are_kept_apart_by_the_hardware() -> None:
     policy = GpuPolicy(shares=MEMORY, sharing=MPS)
     found = partitioned(0, 0, policy=policy, memory_limit=MemoryLimitLevel.CGROUP)
-    assert keys(found) == "partition, memory-mps-client, mps"
+    assert keys(found) == "partition, memory-mps-client"
