@@ -72,7 +72,9 @@ class SharingEffect:
     def assert_again(self, records: Sequence[ClaimRecord], undisturbed: Undisturbed) -> None:
         """Set again what live claims want: it is lost when nobody holds a GPU open for a moment."""
         for record in records:
-            self._limit_again(record)
+            with undisturbed(record) as is_live:
+                if is_live:
+                    self._limit_again(record)
         wanted = {
             device.gpu_uuid: (record, device, interval)
             for record in records
