@@ -14,6 +14,7 @@ from dra_driver.host import RangeLock, failpoint
 from dra_driver.model import TimeSlice
 from dra_driver.model.errors import TryAgain
 from dra_driver.nvml import GpuAbsent, Gpus
+from dra_driver.sharing.failures import Failures
 from dra_driver.sharing.memory_limits import MemoryLimits
 from dra_driver.sharing.mps import MpsSets, Undisturbed
 from dra_driver.sharing.time_slices import TimeSliceNotSupported, TimeSlices
@@ -70,9 +71,13 @@ class SharingEffect:
                 failpoint("after-reset-time-slice")
 
     def assert_again(self, records: Sequence[ClaimRecord], undisturbed: Undisturbed) -> None:
-        """Set again what live claims want: it is lost when nobody holds a GPU open for a moment."""
+        """Set again what live claims want: it is lost when nobody holds a GPU open for a moment.
+
+        What fails on one GPU keeps no other from it; raises the first failure.
+        """
+        failures = Failures()
         for record in records:
-            with undisturbed(record) as is_live:
+            with failures.noted(), undisturbed(record) as is_live:
                 if is_live:
                     self._limit_again(record)
         wanted = {
@@ -82,11 +87,13 @@ class SharingEffect:
             if interval is not TimeSlice.DEFAULT
         }
         for record, device, interval in wanted.values():
-            with undisturbed(record) as is_live:
+            with failures.noted(), undisturbed(record) as is_live:
                 if is_live:
                     with RangeLock(self._locks, device.gpu_uuid, _LOCK_SECONDS):
                         self._set(device, interval)
-        self._mps.assert_again(records, undisturbed)
+        with failures.noted():
+            self._mps.assert_again(records, undisturbed)
+        failures.tell()
 
     def _limit_again(self, record: ClaimRecord) -> None:
         try:

@@ -13,6 +13,7 @@ from dra_driver.host import RangeLock, failpoint
 from dra_driver.model.errors import DeviceInUse, DriverError, HardwareBusy
 from dra_driver.nvml import Gpus
 from dra_driver.rpc import mps_v1_pb2 as pb
+from dra_driver.sharing.failures import Failures
 from dra_driver.sharing.mps_client import AgentAway, MpsAgent
 from dra_driver.sharing.mps_modes import ComputeModes
 from dra_driver.sharing.mps_notes import MpsFolders, SetNotes
@@ -89,15 +90,18 @@ class MpsSets:
         for record in records:
             for mps_set in sets_of(record):
                 wanted.setdefault(mps_set, []).append(record)
+        failures = Failures()
         for mps_set in set(self._notes.ids()) - wanted.keys():
-            self._release_stray(mps_set)
+            with failures.noted():
+                self._release_stray(mps_set)
         there = self._agent.sets() if wanted else {}
         for mps_set, holders in wanted.items():
             for record in holders:
-                with undisturbed(record) as is_live:
+                with failures.noted(), undisturbed(record) as is_live:
                     if is_live:
                         self._make_sure(mps_set, record, there.get(mps_set))
                         break
+        failures.tell()
 
     def _make_sure(self, mps_set: str, record: ClaimRecord, found: pb.SetState | None) -> None:
         """Let a live claim have its set as it should be; nothing is waited for that starts."""

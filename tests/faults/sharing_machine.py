@@ -227,7 +227,7 @@ class SharingMachine(RuleBasedStateMachine):
     def rush(self, calls: list[tuple[str, int]]) -> None:
         """Pods come and go at once, while the janitor looks around."""
         calls = [call for call in calls if call[1] in self.claims]
-        if self._is_disturbed() or not all(self._has_room(self.claims[n]) for _, n in calls):
+        if self._is_disturbed() or not self._has_room(*(self.claims[n] for _, n in calls)):
             return
         work: list[Callable[[], PreparedClaim | DriverError | None]]
         work = [partial(self._call, name, self.claims[number]) for name, number in calls]
@@ -403,11 +403,12 @@ class SharingMachine(RuleBasedStateMachine):
     def _look_after(self, *, with_node: bool) -> None:
         """Sweep as the plugin does by itself, and after a reboot prepare as the kubelet does."""
         self.is_shaken = True
+        was_disturbed = self._is_disturbed()
         self.bed.janitor.sweep()
         for claim in self.claims.values():
             if with_node and claim.state == "live":
                 self._prepare(claim)
-        self.is_shaken = self._is_disturbed()
+        self.is_shaken = was_disturbed or self._is_disturbed()
 
     def _live(self) -> set[int]:
         return {number for number, claim in self.claims.items() if claim.state == "live"}
@@ -416,15 +417,16 @@ class SharingMachine(RuleBasedStateMachine):
         torn = any(claim.state == "torn" for claim in self.claims.values())
         return torn or not self.bed.has_agent or self.bed.state().is_faulty
 
-    def _has_room(self, claim: Wish) -> bool:
+    def _has_room(self, *claims: Wish) -> bool:
         """Count as the scheduler does, by what is published."""
-        others = [c for c in self.claims.values() if c is not claim and c.state != "new"]
-        taken = [device for c in others for device in c.devices] + list(claim.devices)
+        holders = [c for c in self.claims.values() if c not in claims and c.state != "new"]
+        holders += claims
+        taken = [device for c in holders for device in c.devices]
         whole = f"gpu-{DYNAMIC}"
         if whole in taken and any(_is_mig(device) for device in taken):
             return False
         published = self.bed.published()
-        for name in set(claim.devices):
+        for name in set(taken):
             capacity = published[name]["capacity"]
             if "shares" in capacity:
                 assert capacity["shares"]["value"] == str(COUNT)
@@ -433,7 +435,7 @@ class SharingMachine(RuleBasedStateMachine):
         memory = published[f"gpu-{BY_MEMORY}"]["capacity"]["memory"]["value"]
         most = int(Quantity.parse(memory))
         assert most <= (80 - RESERVE_GIB) * GIB
-        return sum(c.amount() for c in (*others, claim)) <= most
+        return sum(c.amount() for c in holders) <= most
 
     def _begin_pod(self, number: int) -> None:
         self.made += 1
