@@ -45,9 +45,13 @@ class MigEffect:
         way; whether the claim may have one too is for the records to say.
         """
         for device in filter(_is_made, record.devices):
-            if self._is_shared(record, device):
-                continue
-            self._jobs.run(device.gpu_uuid, partial(partition.check, device=device))
+
+            def check(gpu: MigGpu, device: DeviceRecord = device) -> None:
+                # Asked here, under the GPU's lock: whose partition stands by now has a record.
+                if not self._is_shared(record, device):
+                    partition.check(gpu, device)
+
+            self._jobs.run(device.gpu_uuid, check)
 
     def apply(self, record: ClaimRecord) -> ClaimRecord:
         """Make what is missing; gives the record with the numbers and UUIDs that came of it.

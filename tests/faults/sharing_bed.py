@@ -116,8 +116,8 @@ class SharingBed:
             self.settings, metrics, events, lambda _: None, self._configured, self.holdings
         )
         effects = GpuEffects(
-            MigEffect(self.hardware, self.settings, self._staying),
-            SharingEffect(self.hardware, self.settings, self._staying),
+            MigEffect(self.hardware, self.settings, self.holdings),
+            SharingEffect(self.hardware, self.settings, self.holdings),
         )
         api = cast("Any", self.api)
         self.engine = Engine(
@@ -141,9 +141,6 @@ class SharingBed:
 
     def holdings(self) -> list[Holding]:
         return self.engine.records.holdings()
-
-    def _staying(self) -> list[Holding]:
-        return self.engine.records.staying()
 
     def published(self) -> dict[str, dict[str, Any]]:
         """Devices by name as the API server has them."""

@@ -4,11 +4,10 @@ The judge is the simulator's state: a time-slice, a compute mode, a limit or a c
 if and only if a live claim wants it.
 """
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from functools import partial
 from itertools import combinations
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
 from hypothesis import strategies as st
@@ -22,37 +21,34 @@ from dra_driver.model import (
     Quantity,
     ResourceClaim,
 )
-from dra_driver.model.claim import DeviceConfig
 from tests.faults.at_once import at_once
 from tests.faults.breakage import Killed, armed
 from tests.faults.sharing_bed import (
-    BY_COUNT,
     BY_MEMORY,
     CALLS,
     COUNT,
     DYNAMIC,
-    OLD,
     RESERVE_GIB,
     SILENT_SMI,
     SharingBed,
     TrueState,
 )
+from tests.faults.wishes import (
+    DEVICES,
+    GIB,
+    INTERVALS,
+    SETTINGS,
+    Wish,
+    all_sums,
+    configs_of,
+    is_mig,
+    may_stand,
+    wants_slices,
+)
 from tests.support.engine import NODE
 
 CLAIMS: Final = 6
 PODS: Final = 3
-GIB: Final = 1 << 30
-DEVICES: Final = (
-    f"gpu-{BY_MEMORY}",
-    f"gpu-{BY_MEMORY}",
-    f"gpu-{BY_COUNT}",
-    f"gpu-{OLD}",
-    f"gpu-{DYNAMIC}",
-    f"gpu-{DYNAMIC}-mig-1g10gb-19-0",
-    f"gpu-{DYNAMIC}-mig-3g40gb-9-4",
-)
-INTERVALS: Final = {"Default": 0, "Short": 1, "Long": 3}
-SETTINGS: Final = ("", "", "Default", "Short", "Long", "Long", "MPS", "MPS 50")
 POINTS: Final = (
     "prepare:sharing/before-time-slice",
     "prepare:sharing/after-time-slice",
@@ -73,56 +69,6 @@ _BUGS: Final = ("Bug", "Internal")
 _numbers = st.integers(0, CLAIMS - 1)
 _pods = st.sets(st.integers(0, PODS - 1), min_size=1, max_size=2)
 _calls = st.tuples(st.sampled_from(("prepare", "prepare", "unprepare")), _numbers)
-
-
-def _is_mig(device: str) -> bool:
-    return "mig" in device
-
-
-@dataclass
-class Wish:
-    """One claim: what it was allocated, how it wants that set, and whether it has it."""
-
-    ref: ClaimRef
-    devices: tuple[str, ...]
-    setting: str
-    gib: int  # of each share by memory
-    pods: set[str]
-    state: str = "new"  # or "live"; "torn": what it wants may stand or not
-    limited: set[str] = field(default_factory=set)  # Pods that were there when it was prepared
-    perhaps: set[str] = field(default_factory=set)  # and those for which that has failed
-
-    def settings(self) -> dict[str, str]:
-        """What is set by device: partitions have no interval of their own."""
-        is_sliced = self.setting in INTERVALS
-        return {
-            device: "sliced" if is_sliced and _is_mig(device) else self.setting
-            for device in self.devices
-        }
-
-    def sets(self) -> set[frozenset[str]]:
-        """Devices that are to have a daemon together: those of one config."""
-        if not self.setting.startswith("MPS"):
-            return set()
-        whole = frozenset(device for device in self.devices if not _is_mig(device))
-        parts = frozenset(device for device in self.devices if _is_mig(device))
-        return {each for each in (whole, parts) if each}
-
-    def amount(self) -> int:
-        """Bytes of the GPU that hands out memory."""
-        return self.gib * GIB * self.devices.count(f"gpu-{BY_MEMORY}")
-
-    def impossible(self) -> bool:
-        """Whether no hardware here can have it, or no container could."""
-        on_old = f"gpu-{OLD}" in self.devices and self.setting not in ("", "Default")
-        return on_old or len(self.sets()) > 1
-
-    def clashes_with(self, other: "Wish") -> bool:
-        """Whether both can't be prepared at once: their settings contradict."""
-        mine, theirs = self.settings(), other.settings()
-        if any(mine[device] != theirs[device] for device in mine.keys() & theirs.keys()):
-            return True
-        return any(one & two and one != two for one in self.sets() for two in other.sets())
 
 
 class SharingMachine(RuleBasedStateMachine):
@@ -317,14 +263,14 @@ class SharingMachine(RuleBasedStateMachine):
         assert not any(one.clashes_with(other) for one, other in combinations(live, 2))
         state = self.bed.state()
         for device, value in state.slices.items():
-            must = {INTERVALS[c.setting] for c in live if _sliced(c, device)} - {0}
-            may = {INTERVALS[c.setting] for c in torn if _sliced(c, device)}
-            assert _stands(value, must, may, 0, is_shaken=self.is_shaken), (device, value)
+            must = {INTERVALS[c.setting] for c in live if wants_slices(c, device)} - {0}
+            may = {INTERVALS[c.setting] for c in torn if wants_slices(c, device)}
+            assert may_stand(value, must, may, 0, is_shaken=self.is_shaken), (device, value)
         for device, mode in state.modes.items():
             must_not = {"EXCLUSIVE_PROCESS"}
             exclusive = must_not if any(device in s for c in live for s in c.sets()) else set()
             perhaps = must_not if any(device in s for c in torn for s in c.sets()) else set()
-            is_right = _stands(mode, exclusive, perhaps, "DEFAULT", is_shaken=self.is_shaken)
+            is_right = may_stand(mode, exclusive, perhaps, "DEFAULT", is_shaken=self.is_shaken)
             assert is_right, (device, mode)
         self._judge_limits(state, live, torn)
         self._judge_daemons(state, live, torn)
@@ -342,7 +288,7 @@ class SharingMachine(RuleBasedStateMachine):
             may += [c.amount() for c in live if self.is_shaken and pod in c.limited]
             found = state.limits.get((f"gpu-{BY_MEMORY}", name), 0)
             base = 0 if self.is_shaken else must
-            assert found in _sums(base, may), (name, found // GIB, must // GIB, may)
+            assert found in all_sums(base, may), (name, found // GIB, must // GIB, may)
 
     def _judge_daemons(self, state: TrueState, live: list[Wish], torn: list[Wish]) -> None:
         wanted = {each for claim in live for each in claim.sets()}
@@ -423,7 +369,7 @@ class SharingMachine(RuleBasedStateMachine):
         holders += claims
         taken = [device for c in holders for device in c.devices]
         whole = f"gpu-{DYNAMIC}"
-        if whole in taken and any(_is_mig(device) for device in taken):
+        if whole in taken and any(is_mig(device) for device in taken):
             return False
         published = self.bed.published()
         for name in set(taken):
@@ -456,45 +402,7 @@ class SharingMachine(RuleBasedStateMachine):
         known = self.bed.api.claims.get((claim.ref.namespace, claim.ref.name))
         if known is not None and known.ref == claim.ref:
             devices = known.devices
-        configs = tuple(_configs(claim.setting))
+        configs = tuple(configs_of(claim.setting))
         self.bed.api.claims[claim.ref.namespace, claim.ref.name] = ResourceClaim(
             claim.ref, devices, configs, tuple(sorted(claim.pods))
         )
-
-
-def _sliced(claim: Wish, device: str) -> bool:
-    return claim.setting in INTERVALS and device in claim.devices
-
-
-def _stands(
-    value: object, must: set[Any], may: set[Any], default: object, *, is_shaken: bool
-) -> bool:
-    """Whether a value is right: that of live claims, or the default without any."""
-    if is_shaken or may:
-        return value in must | may | {default}
-    return value in (must or {default})
-
-
-def _sums(base: int, more: list[int]) -> set[int]:
-    """All sums of a base and any of the others."""
-    sums = {base}
-    for each in more:
-        sums |= {total + each for total in sums}
-    return sums
-
-
-def _configs(setting: str) -> Iterable[DeviceConfig]:
-    if not setting:
-        return
-    strategy, _, percentage = setting.partition(" ")
-    sharing: dict[str, Any] = {"strategy": "MPS" if strategy == "MPS" else "TimeSlicing"}
-    for_gpus = dict(sharing)
-    if strategy != "MPS":
-        for_gpus["timeSlicingConfig"] = {"interval": setting}
-    elif percentage:
-        sharing["mpsConfig"] = for_gpus["mpsConfig"] = {
-            "defaultActiveThreadPercentage": int(percentage)
-        }
-    for kind, body in (("GpuConfig", for_gpus), ("MigDeviceConfig", sharing)):
-        parameters = {"apiVersion": "resource.nvidia.com/v1beta1", "kind": kind, "sharing": body}
-        yield DeviceConfig((), "FromClaim", parameters)

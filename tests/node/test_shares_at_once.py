@@ -1,6 +1,5 @@
-"""Partitions that are made for several claims at the same time, and go with the last of them."""
+"""Claims that share what is made or set for them, and begin and end at the same time."""
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -63,22 +62,6 @@ def bed(make_bed: MakeBed, flag: str) -> NodeBed:
     return bed
 
 
-def test_a_partition_stands_until_the_last_of_its_claims_has_ended(bed: NodeBed) -> None:
-    first, second = share(bed, "first", SHARED), share(bed, "second", SHARED)
-    prepare(bed, first)
-    prepare(bed, second)
-    assert standing(bed) == ["1g.10gb"]
-    third = share(bed, "third", SHARED, OWN)
-    prepare(bed, third)
-    assert standing(bed) == ["1g.10gb", "3g.40gb"]
-    unprepare(bed, first, third)
-    assert standing(bed) == ["1g.10gb"]
-    prepare(bed, first, second)
-    unprepare(bed, second, first)
-    assert standing(bed) == []
-    assert not bed.node.gpu(0)["mig"]["current"]
-
-
 def test_claims_that_begin_and_end_at_once_leave_no_partition(bed: NodeBed) -> None:
     refs = [share(bed, f"claim-{number}", SHARED) for number in range(3)]
     with ThreadPoolExecutor(len(refs)) as pods:
@@ -103,13 +86,10 @@ def test_b15_a_reboot_takes_it_and_all_its_claims_get_it_again(bed: NodeBed, fla
     assert standing(bed) == []
 
 
-@pytest.mark.parametrize("order", [lambda a, b: (a, b), lambda a, b: (b, a)])
-def test_of_two_that_end_at_once_neither_leaves_a_setting_to_the_other(
-    bed: NodeBed, order: Callable[[ClaimRef, ClaimRef], tuple[ClaimRef, ClaimRef]]
-) -> None:
+def test_of_two_that_end_at_once_neither_leaves_a_setting_to_the_other(bed: NodeBed) -> None:
     slow = share(bed, "slow", "gpu-1", OWN, config=[SLICING])
     quick = share(bed, "quick", "gpu-1", config=[SLICING])
-    prepare(bed, *order(slow, quick))
+    prepare(bed, slow, quick)
     bed.node.state.fault(0, "nvmlComputeInstanceDestroy", 0, times=1, hang=1.0)
     with ThreadPoolExecutor(1) as pod:
         ending = pod.submit(unprepare, bed, slow)
