@@ -207,12 +207,15 @@ def _record(
 
 
 def _share_memory(allocated: AllocatedDevice, found: PublishedDevice) -> int | None:
-    """Bytes of its memory that a share of a device is; None: it is not shared by memory."""
+    """Bytes of its memory that a share of a device is; None: it is not shared by memory.
+
+    Nor was it when a claim was allocated that has none of it.
+    """
     by_memory = found.gpu.policy.shares.mode is SharesMode.MEMORY
     consumed = allocated.consumed_capacity.get("memory")
     if not by_memory or consumed is None or allocated.admin_access:
         return None
-    return int(Quantity.parse(consumed))
+    return int(Quantity.parse(consumed)) or None
 
 
 def _refuse_below_level(

@@ -11,17 +11,20 @@ import pytest
 from dra_driver.claims.status import ClaimStatuses, claim_status
 from dra_driver.kube.device_status import status_patch
 from dra_driver.model import (
+    AllocatedDevice,
     ClaimRef,
     ClaimStatus,
     DeviceStatus,
     GpuPolicy,
     Partitioning,
     Placement,
+    SharesMode,
+    SharesPolicy,
     Slot,
 )
 from dra_driver.model.errors import StorageFailed
 from dra_driver.state import ClaimRecord, DeviceRecord, Holding, holdings
-from tests.support.engine import EngineBed, FakeStatuses
+from tests.support.engine import NODE, EngineBed, FakeStatuses
 from tests.support.inventories import GIB, SMALL, SMALL_MEDIA, gpu, inventory
 
 GPU = gpu(0, slots=(Slot(SMALL_MEDIA, Placement(3, 1)), Slot(SMALL, Placement(3, 1))))
@@ -228,3 +231,20 @@ def test_a_level_that_others_changed_is_told_anew_and_once() -> None:
     assert news() == ["mps"]
     statuses.forget(mine.uid)
     assert news() == ["mps"], "nothing is known of it any more"
+
+
+def test_a_share_from_before_it_was_shared_by_memory_has_no_amount(tmp_path: Path) -> None:
+    policy = GpuPolicy(shares=SharesPolicy(SharesMode.MEMORY))
+    bed = EngineBed(tmp_path, inventory(gpu(0, policy=policy))).start()
+    shares = (("0", None), ("3Gi", 3 * GIB))
+    for number, (memory, wanted) in enumerate(shares):
+        share = AllocatedDevice(
+            "r", NODE, "gpu-0", share_id=f"s-{number}", consumed_capacity={"memory": memory}
+        )
+        ref = bed.claim(f"c{number}", share)
+        bed.prepare(ref)
+        record = bed.records.get(ref.uid)
+        assert record is not None
+        assert record.devices[0].share_memory == wanted
+        status = bed.statuses.waiting.get(ref.uid)
+        assert (status is None) == (wanted is None)
