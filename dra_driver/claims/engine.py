@@ -29,6 +29,7 @@ from dra_driver.claims.hardware import Hardware
 from dra_driver.claims.resolve import locate, missing_devices, plan, stands, with_pods
 from dra_driver.claims.status import ClaimStatuses, StatusQueue
 from dra_driver.claims.steps import Steps
+from dra_driver.claims.waiting_policies import is_overtaken, is_waited_for
 from dra_driver.config import Settings
 from dra_driver.host import HostRoot
 from dra_driver.kube import ApiBusy, KubeClient
@@ -222,6 +223,8 @@ class Engine:
             with self._step("prepare", "reserve"):
                 self._reserve(wanted)
         made = self._make(wanted, record, cancelled)
+        if record is None and is_overtaken(made, self._hardware.current()):
+            self._hardware.refresh()
         log.info("claim is prepared", claim=ref, devices=[d.device for d in made.devices])
         return made.answer()
 
@@ -319,16 +322,8 @@ class Engine:
                 self.records.forget(
                     record.uid, when_none_left=self._specs.undo_common, keep_aside=keep_aside
                 )
-        if self._is_waited_for(record):
+        if is_waited_for(record, self._hardware.current()):
             self._hardware.refresh()
-
-    def _is_waited_for(self, record: ClaimRecord) -> bool:
-        """Whether the configuration of a GPU that the claim had waits for claims to end."""
-        inventory = self._hardware.current()
-        gpus = {device.gpu_uuid for device in record.devices}
-        return inventory is not None and any(
-            gpu.waits for gpu in inventory.gpus if gpu.uuid in gpus
-        )
 
     def _inventory(self) -> Inventory:
         inventory = self._hardware.current()

@@ -5,8 +5,8 @@ from dataclasses import replace
 from typing import Final
 
 from dra_driver.model import DriverError, Gpu, GpuPolicy, Inventory, gpu_device_name
-from dra_driver.state import Holding
-from dra_driver.state.policies import changed_fields, kept_policy
+from dra_driver.state import ClaimRecord, Holding
+from dra_driver.state.policies import changed_fields, kept_policy, stored_policy
 from dra_driver.telemetry import Event, EventQueue, logger
 
 _log = logger(__name__)
@@ -84,3 +84,19 @@ def _held(gpu: Gpu, before: GpuPolicy | None) -> Gpu:
     changed = ", ".join(changed_fields(kept, gpu.policy))
     told = f"{changed} of its configuration: wait until no claim has a share of it"
     return replace(gpu, policy=kept, waits=told)
+
+
+def is_waited_for(record: ClaimRecord, inventory: Inventory | None) -> bool:
+    """Whether the configuration of a GPU waits for this claim's end, among others."""
+    gpus = {device.gpu_uuid for device in record.devices}
+    return any(gpu.waits for gpu in (inventory.gpus if inventory else ()) if gpu.uuid in gpus)
+
+
+def is_overtaken(record: ClaimRecord, inventory: Inventory | None) -> bool:
+    """Whether a GPU got another policy at the very moment at which the claim got a share of it."""
+    policies = {gpu.uuid: gpu.policy for gpu in (inventory.gpus if inventory else ())}
+    return any(
+        device.policy is not None and stored_policy(policies[device.gpu_uuid]) != device.policy
+        for device in record.devices
+        if device.gpu_uuid in policies
+    )
