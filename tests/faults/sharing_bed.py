@@ -101,7 +101,9 @@ class SharingBed:
         self._config: NodeConfig = load(_CONFIG)
         self._agent: Agent | None = None
         self._silence: socket.socket | None = None
-        self._haste = ExitStack()
+        self._haste = ExitStack()  # while what does not answer is waited for only shortly
+        self._agent_haste = ExitStack()
+        self.is_hasty = False
         self.api = FakeApi()
         self.start()
         self.begin_agent()
@@ -157,6 +159,7 @@ class SharingBed:
 
     def end_agent(self) -> None:
         """Stop it, and its daemons with it."""
+        self._agent_haste.close()
         if self._agent is not None:
             self._agent.stop()
             self._agent = None
@@ -171,7 +174,8 @@ class SharingBed:
         self._silence = socket.socket(socket.AF_UNIX)
         self._silence.bind(str(MpsFolders(self.settings).socket))
         self._silence.listen()
-        self._hurry()
+        for name in ("_ENSURE_SECONDS", "_RELEASE_SECONDS", "_LIST_SECONDS"):
+            self._agent_haste.enter_context(mock.patch.object(mps_client, name, _SHORT))
 
     @property
     def has_agent(self) -> bool:
@@ -182,7 +186,8 @@ class SharingBed:
     def fail(self, call: str, times: int) -> None:
         """Let something fail that often from now on."""
         if call == SILENT_SMI:
-            self._hurry()
+            self._haste.enter_context(mock.patch.object(time_slices, "_SECONDS", _SHORT))
+            self.is_hasty = True
             self.node.state.fault(ALL_GPUS, "sim_set_timeslice", 0, times=times, hang=_HANG)
         else:
             self.node.state.fault(ALL_GPUS, call, error_number("UNKNOWN"), times=times)
@@ -191,6 +196,7 @@ class SharingBed:
         """Put everything right."""
         self.node.state.clear()
         self._haste.close()
+        self.is_hasty = False
         if self._agent is None:
             self.begin_agent()
 
@@ -228,6 +234,7 @@ class SharingBed:
     def close(self) -> None:
         """End everything."""
         self._haste.close()
+        self._agent_haste.close()
         self.stop()
         self.end_agent()
         self.node.close()
@@ -235,16 +242,6 @@ class SharingBed:
 
     def _configured(self, inventory: Inventory) -> Inventory:
         return configured(inventory, self._config, {})
-
-    def _hurry(self) -> None:
-        """Wait shortly only for what will not answer."""
-        for module, name in (
-            (time_slices, "_SECONDS"),
-            (mps_client, "_ENSURE_SECONDS"),
-            (mps_client, "_RELEASE_SECONDS"),
-            (mps_client, "_LIST_SECONDS"),
-        ):
-            self._haste.enter_context(mock.patch.object(module, name, _SHORT))
 
 
 class TrueState:

@@ -361,7 +361,8 @@ class SharingMachine(RuleBasedStateMachine):
 
     def _is_disturbed(self) -> bool:
         torn = any(claim.state == "torn" for claim in self.claims.values())
-        return torn or not self.bed.has_agent or self.bed.state().is_faulty
+        bed = self.bed
+        return torn or bed.is_hasty or not bed.has_agent or bed.state().is_faulty
 
     def _has_room(self, *claims: Wish) -> bool:
         """Count as the scheduler does, by what is published."""
