@@ -13,7 +13,7 @@ from dra_driver.model import ClaimRef
 from dra_driver.simulator.kubelet_plugin import CallFailed
 from dra_driver.simulator.node_file import NodeSpec
 from tests.support.kubelet import DRIVER, eventually
-from tests.support.mps_agent import QUICK, MakeMpsBed, MpsNodeBed, mps_config
+from tests.support.mps_agent import MakeMpsBed, MpsNodeBed, mps_config
 
 GIB: Final = 1 << 30
 BY_MEMORY, DYNAMIC, STATIC, SLICED, BY_COUNT, ALONE = range(6)
@@ -57,7 +57,8 @@ SLICING = {
     "sharing": {"strategy": "TimeSlicing", "timeSlicingConfig": {"interval": "Long"}},
 }
 SMALL, LARGE = f"gpu-{DYNAMIC}-mig-1g10gb-19-6", f"gpu-{DYNAMIC}-mig-3g40gb-9-0"
-_LIVE_ONLY = ("nvmlCalls", "processes", "open")  # of the simulator's state, while programs run
+# Of the simulator's state: what programs do while they run.
+_LIVE_ONLY = ("nvmlCalls", "processes", "open", "server", "clients", "pending")
 
 
 class Everything:
@@ -83,7 +84,7 @@ class Everything:
         self._config.write_text(HEAD + rules)
 
     def serve(self) -> None:
-        self.bed.serve(QUICK, f"--config={self._config}")
+        self.bed.serve(f"--config={self._config}")
 
     def offered(self, gpu: int) -> list[str]:
         return sorted(name for name in self.bed.device_names() if re.match(rf"gpu-{gpu}\b", name))
@@ -107,8 +108,9 @@ class Everything:
         """What claims have of the hardware, by the simulator."""
         shown = self.bed.node.show()
         for part in (shown, *shown["gpus"], *shown["mps"]):
-            for key in (*_LIVE_ONLY, "server", "clients"):
+            for key in _LIVE_ONLY:
                 part.pop(key, None)
+        shown["mps"].sort(key=lambda daemon: daemon["pid"])
         return shown
 
     def files(self) -> dict[str, str]:
@@ -151,6 +153,8 @@ def traces(bed: MpsNodeBed) -> dict[str, Any]:
     """All that claims may leave: hardware as the simulator has it, files, and mounts."""
     hardware = bed.node.show()
     del hardware["nvmlCalls"]
+    for gpu in hardware["gpus"]:
+        del gpu["open"]
     folders = (bed.cdi_folder, bed.data_folder)
     files = {str(path.relative_to(bed.folder)) for folder in folders for path in folder.rglob("*")}
     mounts = Path("/proc/self/mountinfo").read_text().splitlines()
