@@ -27,7 +27,7 @@ unit: build/.rpc build/.native
 	@$(PYTEST) tests/unit
 
 node: build/.rpc build/.native ## The plugin process on a simulated node, over its real sockets
-	@$(PYTEST) tests/simulator tests/node
+	@$(PYTEST) --numprocesses=2 --dist=loadfile tests/simulator tests/node
 
 faults: build/.rpc build/.native ## Every step failing in every way; random kills, claims in any order
 	@$(PYTEST) tests/faults

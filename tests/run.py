@@ -16,6 +16,7 @@ _ROOT = Path(__file__).resolve().parent.parent
 _RESULTS = _ROOT / "build" / "test-results"
 _BIN = Path(sys.executable).parent
 _VERSIONS = {variant.version for variant in VARIANTS}
+_SIDE_BY_SIDE = ("--numprocesses=2", "--dist=loadfile")  # a node's tests wait more than they work
 _NO_CLUSTER_HERE = 3  # exit status of `python -m tests.cluster check`
 
 
@@ -81,10 +82,10 @@ class Run:
         self.minutes[name] = (time.monotonic() - begin) / 60
         print(f"---- {name}: {self.minutes[name]:.1f} minutes", flush=True)
 
-    def pytest(self, name: str, *paths: str) -> Step:
+    def pytest(self, name: str, *paths: str, more: Sequence[str] = ()) -> Step:
         """Make a step of the tests in `paths`."""
         report = _RESULTS / f"{name}.xml"
-        options = ("-q", f"--randomly-seed={self.seed}", f"--junit-xml={report}")
+        options = ("-q", f"--randomly-seed={self.seed}", f"--junit-xml={report}", *more)
         return Step(" ".join(paths), (sys.executable, "-m", "pytest", *options, *paths), report)
 
 
@@ -104,7 +105,7 @@ def main() -> int:
     run = Run(seed)
     begin = time.monotonic()
     run.level("check", [*_lint(), run.pytest("unit", "tests/unit")])
-    run.level("node", [run.pytest("node", "tests/simulator", "tests/node")])
+    run.level("node", [run.pytest("node", "tests/simulator", "tests/node", more=_SIDE_BY_SIDE)])
     run.level("gpu", [run.pytest("gpu", "tests/gpu")])
     if (_ROOT / "tests/faults").is_dir():
         run.level("faults", [run.pytest("faults", "tests/faults")])

@@ -20,6 +20,7 @@ from dra_driver.kube.webhook import ca_bundles, secret_data
 from dra_driver.simulator.api_server import ApiServer
 from tests.support.api import wait_for
 from tests.support.plugin_process import PROGRAM
+from tests.support.ports import free_port
 from tests.unit.admission.build import Object, entry, gpu_config, mig_config, obj, question, request
 
 NAME = "gpu-dra-driver-webhook"
@@ -100,12 +101,6 @@ class Process:
 
 
 Run = Callable[..., Process]
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @pytest.fixture

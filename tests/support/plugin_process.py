@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import socket
 import stat
 import subprocess
 import sys
@@ -23,6 +22,7 @@ from dra_driver.simulator.kubelet import Kubelet
 from dra_driver.simulator.native_library import ALL_GPUS, error_number
 from tests.support.kubelet import DRIVER, eventually
 from tests.support.node import MakeNode, SimulatedNode
+from tests.support.ports import free_port
 
 NODE = "node-a"
 PROGRAM = Path(sys.executable).with_name("dra-driver")
@@ -127,7 +127,7 @@ class NodeBed:
         self, *more: str, environment: dict[str, str] | None = None, wait: bool = True
     ) -> PluginProcess:
         """Start the plugin; `wait` until it says that it is ready."""
-        self.port = _free_port()
+        self.port = free_port()
         kubeconfig = self.api.write_kubeconfig(self.folder / "kubeconfig")
         arguments = [
             f"--node-name={NODE}",
@@ -273,9 +273,3 @@ def make_bed(make_node: MakeNode) -> Iterator[MakeBed]:
             for process in bed.processes:
                 print(f"---- {process.log.name}\n{process.log.read_text()}")
             shutil.rmtree(bed.folder)
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port: int = probe.getsockname()[1]
-        return port
