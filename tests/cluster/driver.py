@@ -299,10 +299,12 @@ class Driver:
         """Make a namespace; when it is gone nothing may be left of its claims on the node."""
         made = Namespace(self.cluster, f"gpu-{secrets.token_hex(4)}")
         made.create(labels)
-        yield made
-        for event in made.warnings():
-            print(event)
-        made.remove()
+        try:
+            yield made
+        finally:  # what one test leaves when it fails is not held against those that follow
+            for event in made.warnings():
+                print(event)
+            made.remove()
         assert self.leftovers() == set()
 
 

@@ -49,12 +49,21 @@ class Node:
     def exec(
         self, container: str, argv: list[str], exec_id: str
     ) -> subprocess.CompletedProcess[str]:
-        """Run a program in a container, by the container's id, without kubelet or API server."""
+        """Run a program in a container, by the container's id, without kubelet or API server.
+
+        Both of its outputs come as one. The shim writes them to a file: by the pipes that ctr
+        takes otherwise they are lost when the program ends before ctr has opened them.
+        """
+        output = STATE / "logs" / exec_id
         ctr = [self._settings.program("ctr"), "--address", os.fspath(CONTAINERD_SOCKET)]
-        ctr += ["--namespace", "k8s.io", "tasks", "exec", "--exec-id", exec_id, container]
-        return subprocess.run(
+        ctr += ["--namespace", "k8s.io", "tasks", "exec", "--exec-id", exec_id]
+        ctr += ["--log-uri", output.as_uri(), container]
+        done = subprocess.run(
             [*ctr, *argv], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
         )
+        said = output.read_text() if output.exists() else ""
+        output.unlink(missing_ok=True)
+        return subprocess.CompletedProcess(argv, done.returncode, said, done.stderr)
 
     def _containerd(self) -> HostProcess:
         programs = Path(self._settings.program("containerd")).parent
