@@ -45,6 +45,11 @@ def own_namespaces(driver: Driver, name: str) -> Iterator[list[Namespace]]:
         yield namespaces
 
 
+# A scheduler that has counted a share twice, of Pods that came at once, tries the last of them
+# again after five minutes (docs/kubernetes-versions.md).
+_SCHEDULED_AGAIN: Final = 420.0
+
+
 def running(driver: Driver, namespace: Namespace, label: str, count: int) -> list[set[str]]:
     """Wait until so many Pods run; gives the devices of each, having looked into it."""
     found: list[str] = []
@@ -53,7 +58,7 @@ def running(driver: Driver, namespace: Namespace, label: str, count: int) -> lis
         found[:] = namespace.pods(label, phase="Running")
         return len(found) >= count
 
-    eventually(all_run, f"{count} Pods {label} run")
+    eventually(all_run, f"{count} Pods {label} run", _SCHEDULED_AGAIN)
     return [set(looked_into(driver, namespace, pod)) for pod in found]
 
 
