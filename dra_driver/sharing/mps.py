@@ -4,7 +4,7 @@ A set of devices has one daemon, from the first claim that has it to the last; t
 has it. While claims have it, it stays as it is.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Final, TypeAlias
 
@@ -94,22 +94,29 @@ class MpsSets:
         for mps_set in set(self._notes.ids()) - wanted.keys():
             with failures.noted():
                 self._release_stray(mps_set)
-        there = self._agent.sets() if wanted else {}
+        there: Mapping[str, pb.SetState] | None = None  # without an agent: only compute modes
+        with failures.noted():
+            there = self._agent.sets() if wanted else {}
         for mps_set, holders in wanted.items():
             for record in holders:
                 with failures.noted(), undisturbed(record) as is_live:
                     if is_live:
-                        self._make_sure(mps_set, record, there.get(mps_set))
+                        self._make_sure(mps_set, record, there)
                         break
         failures.tell()
 
-    def _make_sure(self, mps_set: str, record: ClaimRecord, found: pb.SetState | None) -> None:
+    def _make_sure(
+        self, mps_set: str, record: ClaimRecord, there: Mapping[str, pb.SetState] | None
+    ) -> None:
         """Let a live claim have its set as it should be; nothing is waited for that starts."""
         devices = sets_of(record)[mps_set]
         with self._lock(mps_set):
             amounts = largest_amounts(mps_set, self._holdings())
             spec = spec_of(mps_set, devices, amounts)
             self._modes.hold(_places(devices))
+            if there is None:
+                return
+            found = there.get(mps_set)
             if found is None or from_message(found.set).devices != spec.devices:
                 self._ensure(record, spec, {record.uid})
 

@@ -104,6 +104,19 @@ def test_a_container_that_lives_on_reaches_the_daemon_after_the_agents_end(
     bed.attach(ref)
 
 
+def test_nobody_slips_in_without_limits_while_the_agent_is_away(make_mps_bed: MakeMpsBed) -> None:
+    """A plugin that ends lets go of the GPU, and with it of the compute mode."""
+    bed = make_mps_bed(start=False)
+    bed.start_agent()
+    plugin = bed.serve(QUICK)
+    bed.prepare(bed.claim("one", "gpu-0", config=[mps_config()]))
+    bed.agents[0].kill()
+    assert plugin.stop() == 0
+    assert bed.modes()[0] == "DEFAULT"
+    bed.serve(QUICK)
+    eventually(lambda: bed.modes()[0] == "EXCLUSIVE_PROCESS", "it is set again")
+
+
 def test_a_claim_ends_while_the_agent_is_away(bed: MpsNodeBed) -> None:
     ref = bed.claim("one", "gpu-0", config=[mps_config()])
     bed.prepare(ref)
