@@ -191,8 +191,8 @@ _FLAGS: Final = (
         "--sweep-interval",
         "sweep_seconds",
         "SWEEP_INTERVAL",
-        "Time between two looks for claims that nobody will unprepare and files that went "
-        "missing.  [default: 60s]",
+        "Time between two looks for claims that nobody will unprepare, files that went missing, "
+        "and device plugins beside this driver.  [default: 60s]",
         type=Duration(),
         show_default=False,
     ),

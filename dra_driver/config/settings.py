@@ -49,7 +49,7 @@ class Settings:
     ignored_xids: frozenset[int] = frozenset()  # beside those that are always a program's fault
     health_clear_seconds: float = 300.0  # after which an XID that nothing confirms is forgotten
     retry_seconds: float = 30.0  # that one Prepare goes on trying; the kubelet waits 45 s
-    sweep_seconds: float = 60.0  # between two looks for leftovers
+    sweep_seconds: float = 60.0  # between two looks for leftovers, and for device plugins
     mig_config_label: bool = False  # the Node's label nvidia.com/mig.config names a layout
     given: frozenset[str] = field(default=frozenset(), compare=False)  # fields set by a flag
 

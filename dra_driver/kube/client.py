@@ -5,7 +5,7 @@ There is no limit on requests per second on this side: the API server has its ow
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote
@@ -83,6 +83,8 @@ class KubeClient:
         self._node = settings.node_name
         self._pool = settings.pool
         self._connection = Connection(configure(settings), _USER_AGENT)
+        # Told of the resources that the kubelet counts each time that this Node is read anyway.
+        self.on_allocatable: Callable[[Mapping[str, Any]], None] = lambda _resources: None
 
     def close(self) -> None:
         """Drop idle connections."""
@@ -141,18 +143,14 @@ class KubeClient:
 
     def node_uid(self, name: str) -> str:
         """UID of a Node; raises NotFound until the kubelet has created it."""
-        subject = Subject("get", "nodes", name)
-        obj = self._connection.call(Request(subject, f"/api/v1/nodes/{_part(name)}"), _SECONDS)
-        uid = _metadata(obj).get("uid")
+        uid = _metadata(self._node_object(name)).get("uid")
         if not isinstance(uid, str) or not uid:
             raise ApiUnavailable(f"Node {name!r} came without UID")
         return uid
 
     def node_labels(self) -> dict[str, str]:
         """Labels of this Node; raises NotFound until the kubelet has created it."""
-        name = self._node
-        request = Request(Subject("get", "nodes", name), f"/api/v1/nodes/{_part(name)}")
-        labels = _metadata(self._connection.call(request, _SECONDS)).get("labels")
+        labels = _metadata(self._node_object(self._node)).get("labels")
         return {str(key): str(value) for key, value in (labels or {}).items()}
 
     def label_node(self, key: str, value: str) -> None:
@@ -216,6 +214,15 @@ class KubeClient:
         path = f"/api/v1/namespaces/{_part(namespace)}/events"
         request = Request(Subject("create", "events", _name(obj)), path, {}, obj)
         self._connection.call(request, _SECONDS)
+
+    def _node_object(self, name: str) -> JsonObject:
+        request = Request(Subject("get", "nodes", name), f"/api/v1/nodes/{_part(name)}")
+        obj = self._connection.call(request, _SECONDS)
+        status = obj.get("status")
+        if name == self._node:
+            found = status.get("allocatable") if isinstance(status, dict) else None
+            self.on_allocatable(found if isinstance(found, dict) else {})
+        return obj
 
     def _own_slices(self) -> dict[str, str]:
         return {"fieldSelector": f"spec.driver={self._driver},spec.nodeName={self._node}"}

@@ -14,7 +14,7 @@ from dra_driver.claims import (
     WaitingPolicies,
 )
 from dra_driver.config import NodeConfig, Settings
-from dra_driver.health import Hardware
+from dra_driver.health import Hardware, OtherAllocators
 from dra_driver.host import fsyncs, programs_run
 from dra_driver.kube import ClaimStatusSender, EventSender, KubeClient, NodeLabels
 from dra_driver.mig import MigEffect
@@ -52,6 +52,9 @@ class NodePlugin:
             self._hardware_changed,
             self._configured,
             self._holdings,
+        )
+        self._others = OtherAllocators(
+            self._kube, self._hardware.current, metrics, events, settings.sweep_seconds
         )
         self._labels = NodeLabels(self._kube, self._needs_labels, self._labels_changed)
         self._specs = ClaimSpecs(settings)
@@ -106,7 +109,7 @@ class NodePlugin:
             self._health_port = HealthPort(settings.health_port, checks.alive)
         self._http: HttpServer | None = None
         if settings.http_endpoint:
-            pages = watched(metrics, checks.alive, checks.ready)
+            pages = watched(metrics, checks.alive, checks.ready, self._notes)
             self._http = HttpServer(settings.http_endpoint, pages)
 
     def start(self) -> None:
@@ -126,6 +129,7 @@ class NodePlugin:
         self._statuses.start()
         self._publisher.start()
         self._labels.start()
+        self._others.start()
         self._hardware.start()
         self._config.start()
         self._layouts.start()
@@ -141,6 +145,7 @@ class NodePlugin:
         self._config.stop()
         self._mps.stop()
         self._labels.stop()
+        self._others.stop()
         self._layouts.stop()
         self._janitor.stop()
         self._publisher.stop()
@@ -166,6 +171,9 @@ class NodePlugin:
         """Devices as the kubelet is told of them: as well as those who have them find them."""
         inventory = self._hardware.current()
         return self._mps.with_troubles(inventory) if inventory else None
+
+    def _notes(self) -> list[str]:
+        return [note for note in (self._others.note(),) if note]
 
     def _mps_changed(self) -> None:
         self._kubelet.health_changed()

@@ -283,21 +283,24 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(page.body)
 
 
-def watched(metrics: Metrics, alive: Reasons, ready: Reasons) -> Answers:
-    """Make the pages `/metrics`, `/healthz` and `/readyz`; reasons speak against it."""
+def watched(metrics: Metrics, alive: Reasons, ready: Reasons, notes: Reasons = list) -> Answers:
+    """Make the pages `/metrics`, `/healthz` and `/readyz`; reasons speak against it.
+
+    Notes are for the reader of `/readyz` and change no verdict.
+    """
     return {
         "/metrics": lambda: Page(metrics.exposition(), content_type=CONTENT_TYPE_LATEST),
         "/healthz": lambda: _verdict(alive()),
-        "/readyz": lambda: _verdict(ready()),
+        "/readyz": lambda: _verdict(ready(), notes()),
     }
 
 
-def _verdict(reasons: list[str]) -> Page:
-    """200 and `ok`, or 503 and one line per reason."""
-    if not reasons:
-        return Page(b"ok\n")
-    lines = "".join(" ".join(reason.split()) + "\n" for reason in reasons)
-    return Page(lines.encode(), HTTPStatus.SERVICE_UNAVAILABLE)
+def _verdict(reasons: list[str], notes: list[str] | None = None) -> Page:
+    """200 and `ok`, or 503 and one line per reason; then one line per note."""
+    said = [*(reasons or ["ok"]), *(f"note: {note}" for note in notes or ())]
+    lines = "".join(" ".join(line.split()) + "\n" for line in said)
+    status = HTTPStatus.SERVICE_UNAVAILABLE if reasons else HTTPStatus.OK
+    return Page(lines.encode(), status)
 
 
 def _split(address: str, flag: str) -> tuple[str, int]:

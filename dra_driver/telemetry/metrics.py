@@ -149,6 +149,11 @@ CATALOGUE: Final[tuple[Metric, ...]] = (
         "1 while the configuration file counts as it is, 0 while an earlier content does.",
     ),
     Metric(
+        "gpu_dra_driver_other_allocator",
+        "gauge",
+        "1 while a device plugin on this Node gives out GPUs too, else 0.",
+    ),
+    Metric(
         "gpu_dra_driver_claim_status_writes_total",
         "counter",
         "Tries to write what was made for a claim into its status, by result.",

@@ -26,7 +26,8 @@ def get(port: int, path: str) -> tuple[int, str]:
 class Endpoint:
     def __init__(self) -> None:
         self.reasons: list[str] = []
-        pages = watched(Metrics(), lambda: self.reasons, lambda: self.reasons)
+        self.notes: list[str] = []
+        pages = watched(Metrics(), lambda: self.reasons, lambda: self.reasons, lambda: self.notes)
         self.server = HttpServer("127.0.0.1:0", pages)
 
 
@@ -45,6 +46,11 @@ def test_http_answers_ok_or_one_line_per_reason(endpoint: Endpoint) -> None:
     endpoint.reasons = ["not\nregistered", "no slices"]
     assert get(port, "/healthz") == (503, "not registered\nno slices\n")
     assert get(port, "/readyz") == (503, "not registered\nno slices\n")
+    endpoint.notes = ["two\nof us"]
+    assert get(port, "/readyz") == (503, "not registered\nno slices\nnote: two of us\n")
+    endpoint.reasons = []
+    assert get(port, "/readyz") == (200, "ok\nnote: two of us\n")
+    assert get(port, "/healthz") == (200, "ok\n")
     assert get(port, "/metrics")[0] == 200
     assert "gpu_dra_driver_registered 0.0" in get(port, "/metrics")[1]
     assert get(port, "/etc/passwd") == (404, "no such page\n")
