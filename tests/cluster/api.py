@@ -31,11 +31,17 @@ class ApiError(HarnessError):
 class Api:
     """Speaks raw JSON with the API server, one connection a request, as one user."""
 
-    def __init__(self, address: tuple[str, int], authority: Authority, user: Identity) -> None:
-        """Prepare it; nothing is sent yet."""
+    def __init__(
+        self, address: tuple[str, int], authority: Authority, user: Identity | str
+    ) -> None:
+        """Prepare it for a user with a certificate or a token; nothing is sent yet."""
         self._address = address
         self._tls = ssl.create_default_context(cafile=str(authority.certificate))
-        self._tls.load_cert_chain(user.certificate, user.key)
+        self._headers = {"Connection": "close"}
+        if isinstance(user, str):
+            self._headers["Authorization"] = f"Bearer {user}"
+        else:
+            self._tls.load_cert_chain(user.certificate, user.key)
 
     def get(self, path: str, **query: str) -> Object:
         """Get an object or a list."""
@@ -155,7 +161,7 @@ class Api:
         connection = http.client.HTTPSConnection(*self._address, context=self._tls, timeout=timeout)
         payload = json.dumps(body) if body is not None else None
         target = f"{path}?{urlencode(query)}" if query else path
-        headers = {"Content-Type": content, "Connection": "close"}
+        headers = {"Content-Type": content, **self._headers}
         connection.request(method, target, payload, headers)
         answer = connection.getresponse()
         if answer.status >= http.client.BAD_REQUEST:

@@ -126,7 +126,8 @@ class Driver:
 
     def install(self) -> None:
         """Apply what an administrator applies, and start the driver."""
-        manifests = [CHECKOUT / "deploy/manifests/rbac.yaml", CHECKOUT / "deviceclasses"]
+        shipped = ("deploy/manifests/rbac.yaml", "deploy/manifests/policies-slices.yaml")
+        manifests = [CHECKOUT / path for path in (*shipped, "deviceclasses")]
         self.cluster.kubectl("apply", *(f"--filename={path}" for path in manifests))
         self._kubeconfig = self.cluster.service_account(*ACCOUNT)
         self.main = self.instance()

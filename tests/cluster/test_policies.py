@@ -195,7 +195,7 @@ def test_the_api_server_finds_nothing_wrong_in_the_expressions(
     ours = [
         item["metadata"]["name"]
         for item in cluster.api.get(path)["items"]
-        if item["metadata"]["name"].endswith("gpu-dra-driver.dev")
+        if item["metadata"]["name"].startswith("one-share-")
     ]
     assert len(ours) == 2
     for name in ours:

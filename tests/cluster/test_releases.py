@@ -31,6 +31,8 @@ def test_an_unchanged_pod_gets_a_gpu(driver: Driver, gpu_namespace: Namespace) -
     names = view.devices_of(gpu_namespace, "unchanged")
     assert len(names) == 1
     assert view.seen(gpu_namespace, "unchanged") == view.expected(driver.node, names)
+    node = driver.cluster.api.get(f"/api/v1/nodes/{driver.cluster.node_name}")
+    assert "nvidia.com/gpu" not in node["status"]["allocatable"], "that is a device plugin's mark"
 
 
 @pytest.mark.no_gate("DRAExtendedResource")
