@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final
 
 import click
@@ -11,6 +10,7 @@ from dra_driver.cli import EXIT_FINDING
 from dra_driver.cli.device_lines import FOREIGN, MISSING, NOT_OURS, Line, device_lines
 from dra_driver.cli.isolation import isolation_document, isolation_text
 from dra_driver.cli.node_state import (
+    CONFIG_FLAGS,
     HARDWARE_FLAGS,
     NODE,
     RECORD_FLAGS,
@@ -24,10 +24,11 @@ from dra_driver.cli.option_types import NodeLabel
 from dra_driver.cli.output import output_option, show
 from dra_driver.cli.settings_options import make_settings, settings_options
 from dra_driver.cli.tables import table
-from dra_driver.config import Settings
+from dra_driver.config import NodeConfig, Settings
 from dra_driver.model import HealthState, Inventory
 from dra_driver.model.errors import DriverNotReady
-from dra_driver.plugin.config_file import read_config
+from dra_driver.plugin.config_source import folder_of, label_of, read_config
+from dra_driver.plugin.last_good import LastGoodFile
 
 _HEAD: Final = ("NAME", "TYPE", "MODEL", "MEMORY", "UUID", "HEALTH", "CLAIMS")
 _CONFIGURED_HEAD: Final = ("NAME", "TYPE", "MODEL", "MEMORY", "UUID", "HEALTH", "MODE", "CLAIMS")
@@ -36,7 +37,7 @@ _CONFIGURED_WIDE: Final = ("PCI", "NUMA", "ARCHITECTURE", "ISOLATION", "CAN BE M
 
 
 @click.command()
-@settings_options(*RECORD_FLAGS, *HARDWARE_FLAGS, "config_file")
+@settings_options(*RECORD_FLAGS, *HARDWARE_FLAGS, *CONFIG_FLAGS)
 @click.option(
     "--node-label",
     "labels",
@@ -65,7 +66,8 @@ def devices(
 
     With the plugin's --config each line has the mode of its GPU. Of a GPU in mode Dynamic the table
     shows the GPU itself and the partitions that exist, whose they are, and (wide) how many more of
-    each profile can be made; JSON and YAML have all that can be made.
+    each profile can be made; JSON and YAML have all that can be made. Of a folder of configurations
+    that counts which --node-label nvidia.com/dra.config=NAME names, else what the plugin had last.
 
     Column ISOLATION (wide) has keys that --isolation explains: what those who share a device can
     do to each other. It looks at no hardware.
@@ -75,7 +77,7 @@ def devices(
         return
     settings = make_settings({"node_name": NODE} | flags)
     is_configured = settings.config_file is not None
-    inventory = _look(settings, settings.config_file, dict(labels))
+    inventory = _look(settings, dict(labels))
     records = _records(settings)
     held = (*records.claims, *records.reservations)
     lines = device_lines(inventory, held, told_health(settings))
@@ -114,10 +116,19 @@ def devices_text(
     return "\n\n".join(parts)
 
 
-def _look(settings: Settings, config: Path | None, labels: Mapping[str, str]) -> Inventory:
-    if config is None:
+def _look(settings: Settings, labels: Mapping[str, str]) -> Inventory:
+    if settings.config_file is None:
         return look_at_hardware(settings)
-    return look_under(read_config(config), settings, labels, lambda: _records(settings))
+    return look_under(_config(settings, labels), settings, labels, lambda: _records(settings))
+
+
+def _config(settings: Settings, labels: Mapping[str, str]) -> NodeConfig:
+    """Give the entry that the label names, else what the plugin had last, else as it would."""
+    if folder_of(settings) is not None and not label_of(labels):
+        kept = LastGoodFile(settings.data_folder).read()
+        if kept is not None:
+            return kept.config()
+    return read_config(settings, labels)
 
 
 def _records(settings: Settings) -> NodeRecords:

@@ -25,6 +25,7 @@ from dra_driver.telemetry import Metrics, set_up_logging
 # Which flags lead to the records and CDI files, and which to the hardware.
 RECORD_FLAGS: Final = ("driver_name", "plugins_folder", "cdi_root")
 HARDWARE_FLAGS: Final = ("driver_root", "container_driver_root", "host_root")
+CONFIG_FLAGS: Final = ("config_file", "default_config", "fallback_strategies")
 NODE: Final = "this-node"  # a name that settings must have, and that nothing here shows
 
 _LOOK_SECONDS: Final = 10.0

@@ -4,6 +4,7 @@ from typing import Final
 
 import click
 
+from dra_driver.config import FALLBACK_STRATEGIES
 from dra_driver.config.durations import parse_duration
 
 _DEBUG_VERBOSITY: Final = 6  # klog's number from which requests and answers are shown
@@ -60,6 +61,24 @@ class Xids(click.ParamType[frozenset[int]]):
             if part and not (part.isascii() and part.isdecimal()):
                 self.fail(f"{part!r} is not an XID; give numbers such as 61,62", param, ctx)
         return frozenset(int(part) for part in parts if part)
+
+
+class Strategies(click.ParamType[tuple[str, ...]]):
+    """Fallback strategies with commas between them."""
+
+    name = "words"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, ...]:
+        """Give them in order."""
+        if isinstance(value, tuple):
+            return value
+        words = tuple(word.strip() for word in str(value).split(",") if word.strip())
+        for word in words:
+            if word not in FALLBACK_STRATEGIES:
+                self.fail(f"{word!r} is none of {', '.join(FALLBACK_STRATEGIES)}", param, ctx)
+        return words
 
 
 class Level(click.ParamType[str]):

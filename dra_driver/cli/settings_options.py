@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 import click
 from click.core import ParameterSource
 
-from dra_driver.cli.option_types import Duration, Level, Xids
+from dra_driver.cli.option_types import Duration, Level, Strategies, Xids
 from dra_driver.config import Settings
 
 _PATH: Final = click.Path(path_type=Path)
@@ -79,8 +79,24 @@ _FLAGS: Final = (
         "--config",
         "config_file",
         "CONFIG_FILE",
-        "File of the node configuration; read again when it changes.  [default: none]",
+        "File of the node configuration, or a folder of several, of which the Node's label "
+        "nvidia.com/dra.config names one; read again when it changes.  [default: none]",
         type=_PATH,
+    ),
+    _flag(
+        "--default-config",
+        "default_config",
+        "DEFAULT_CONFIG",
+        "Which of them Nodes without label have.",
+    ),
+    _flag(
+        "--fallback-strategies",
+        "fallback_strategies",
+        "FALLBACK_STRATEGIES",
+        "Which they have without --default-config; the first that finds one counts: named (the "
+        "one called default), single (the only one), empty (none).  [default: named,single]",
+        type=Strategies(),
+        show_default=False,
     ),
     _flag(
         "--kubeconfig",

@@ -1,5 +1,12 @@
 """What an administrator sets for a node, and what users write into claims for this driver."""
 
+from dra_driver.config.entries import (
+    CONFIG_LABEL,
+    FALLBACK_STRATEGIES,
+    Choice,
+    choose,
+    shown,
+)
 from dra_driver.config.fitting import fit
 from dra_driver.config.layouts import (
     LayoutEntry,
@@ -34,9 +41,12 @@ from dra_driver.config.settings import DEFAULT_DRIVER_NAME, Settings
 from dra_driver.config.stored import differences, read_stored, stored_form
 
 __all__ = [
+    "CONFIG_LABEL",
     "DEFAULT_CONFIG",
     "DEFAULT_DRIVER_NAME",
+    "FALLBACK_STRATEGIES",
     "NODE_SOURCE",
+    "Choice",
     "ClaimSharing",
     "DeviceSharing",
     "GpuConfig",
@@ -46,6 +56,7 @@ __all__ = [
     "Settings",
     "Wanted",
     "check_on_hardware",
+    "choose",
     "config_schema",
     "configured",
     "decode_config",
@@ -62,5 +73,6 @@ __all__ = [
     "resolve_configs",
     "resolve_layout",
     "shipped_layouts",
+    "shown",
     "stored_form",
 ]

@@ -29,7 +29,9 @@ class Settings:
     node_name: str
     driver_name: str = DEFAULT_DRIVER_NAME
     pool_name: str = ""  # empty: the node's name
-    config_file: Path | None = None  # the node configuration; None: its defaults
+    config_file: Path | None = None  # the node configuration, or a folder; None: its defaults
+    default_config: str = ""  # entry of the folder for Nodes without label; empty: by strategy
+    fallback_strategies: tuple[str, ...] = ("named", "single")
     kubeconfig: Path | None = None  # None: the Pod's own service account
     cdi_root: Path = Path("/var/run/cdi")
     driver_root: Path = Path("/")

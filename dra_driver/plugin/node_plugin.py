@@ -1,6 +1,7 @@
 """The node plugin put together: build, start, stop."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Final
 
 from dra_driver.cdi import ClaimSpecs
@@ -13,12 +14,12 @@ from dra_driver.claims import (
     Layouts,
     WaitingPolicies,
 )
-from dra_driver.config import NodeConfig, Settings
+from dra_driver.config import CONFIG_LABEL, NodeConfig, Settings
 from dra_driver.health import Hardware, OtherAllocators
 from dra_driver.host import fsyncs, programs_run
 from dra_driver.kube import ClaimStatusSender, EventSender, KubeClient, NodeLabels
 from dra_driver.mig import MigEffect
-from dra_driver.model import DriverError, Inventory
+from dra_driver.model import DriverError, Inventory, Problem
 from dra_driver.plugin.config_file import ConfigFile
 from dra_driver.plugin.kubelet_services import KubeletServices
 from dra_driver.plugin.probes import HealthPort
@@ -44,7 +45,7 @@ class NodePlugin:
         metrics.follow("gpu_dra_driver_programs_total", programs_run)
         self._kube = KubeClient(settings)
         self._events = EventSender(self._kube, settings, events)
-        self._config = ConfigFile(settings.config_file, metrics, self._reconfigured)
+        self._config = ConfigFile(settings, metrics, events, self._reconfigured, self._node_labels)
         self._hardware = Hardware(
             settings.under(self._config.current()),
             metrics,
@@ -74,7 +75,7 @@ class NodePlugin:
         )
         self._layouts = Layouts(
             settings,
-            self._config.current,
+            self._newest_config,
             LayoutLabel(self._labels, events, enabled=settings.mig_config_label),
             self._hardware,
             self._engine.records,
@@ -162,7 +163,9 @@ class NodePlugin:
         self._kube.close()
 
     def _hardware_changed(self, inventory: Inventory) -> None:
-        self._publisher.publish(inventory)
+        # Published under the wrong configuration, devices would be taken as they must not be.
+        if not any(problem.subject == CONFIG_LABEL for problem in inventory.problems):
+            self._publisher.publish(inventory)
         self._janitor.poke()
         self._layouts.poke()
         self._kubelet.health_changed()
@@ -183,7 +186,20 @@ class NodePlugin:
         return self._engine.records.holdings()
 
     def _configured(self, inventory: Inventory) -> Inventory:
+        self._config.follow_labels()
+        if why := self._config.unknown():
+            # When that is over the snapshot is another one, so that it is told of.
+            problems = (*inventory.problems, Problem(CONFIG_LABEL, why))
+            inventory = replace(inventory, problems=problems)
         return self._policies.applied(self._layouts.configured(inventory))
+
+    def _newest_config(self) -> NodeConfig:
+        self._config.follow_labels()
+        return self._config.current()
+
+    def _node_labels(self) -> Mapping[str, str] | None:
+        labels = self._labels.current()
+        return labels if self._labels.are_known else None
 
     def _reconfigured(self, config: NodeConfig) -> None:
         self._labels.poke()
@@ -191,9 +207,14 @@ class NodePlugin:
         self._layouts.poke()
 
     def _needs_labels(self) -> bool:
-        return self._settings.mig_config_label or self._config.current().needs_node_labels
+        return (
+            self._settings.mig_config_label
+            or self._config.needs_labels
+            or self._config.current().needs_node_labels
+        )
 
     def _labels_changed(self) -> None:
+        self._config.follow_labels()
         self._hardware.reconfigured(self._settings.under(self._config.current()))
         self._layouts.poke()
 

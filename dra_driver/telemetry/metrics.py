@@ -146,7 +146,14 @@ CATALOGUE: Final[tuple[Metric, ...]] = (
     Metric(
         "gpu_dra_driver_config_valid",
         "gauge",
-        "1 while the configuration file counts as it is, 0 while an earlier content does.",
+        "1 while the configuration counts as it stands, 0 while an earlier content or entry does.",
+    ),
+    Metric(
+        "gpu_dra_driver_config_chosen",
+        "gauge",
+        "1 for that by which the configuration in force was chosen, else 0.",
+        ("by",),
+        tuple({"by": by} for by in ("file", "label", "default", "named", "single", "empty")),
     ),
     Metric(
         "gpu_dra_driver_other_allocator",

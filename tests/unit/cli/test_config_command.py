@@ -8,9 +8,11 @@ from click.testing import CliRunner, Result
 from jsonschema import Draft202012Validator
 
 from dra_driver.cli import config as command
-from dra_driver.config import Settings
+from dra_driver.cli import devices
+from dra_driver.config import CONFIG_LABEL, Settings
 from dra_driver.model import Inventory, Problem
 from dra_driver.model.errors import DriverNotReady
+from dra_driver.plugin.last_good import LastGoodFile
 from tests.support.inventories import inventory
 from tests.support.mig_models import gpu_of
 
@@ -58,6 +60,56 @@ def test_a_wrong_file_is_a_finding(file: Path, verb: str) -> None:
         f"Error: {file}: line 4: rules[0].partitioning.mode: 'dynamic' is not allowed; "
         "allowed: 'Existing', 'Dynamic', 'Static'\n"
     )
+
+
+def test_all_entries_of_a_folder_are_checked(tmp_path: Path) -> None:
+    (tmp_path / "..data").mkdir()
+    (tmp_path / "a").write_text(TEXT, encoding="utf-8")
+    (tmp_path / "b.yaml").write_text(TEXT.replace("Dynamic", "dynamic"), encoding="utf-8")
+    result = run("check", tmp_path)
+    assert (result.exit_code, result.stdout) == (1, f"{tmp_path}/a: ok\n")
+    assert result.stderr.startswith(f"Error: {tmp_path}/b.yaml: line 4: rules[0]")
+    assert run("check", tmp_path, "--entry=a").exit_code == 0
+    missing = run("check", tmp_path, "--entry=../a")
+    assert (missing.exit_code, missing.stderr) == (
+        1,
+        f"Error: {tmp_path}: there is no entry '../a'; entries: a, b\n",
+    )
+    assert run("check", tmp_path / "a", "--entry=a").exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "modes"),
+    [
+        ((), 0),
+        (("--entry=one",), 1),
+        (("--node-label=nvidia.com/dra.config=one",), 1),
+        (("--default-config=one",), 1),
+        (("--default-config=one", "--entry=two.yaml"), 0),
+        (("--fallback-strategies=single,named",), 0),
+    ],
+)
+def test_an_entry_of_a_folder_is_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...], modes: int
+) -> None:
+    have(monkeypatch, inventory(gpu_of("h100-80gb", 0)))
+    (tmp_path / "one").write_text(TEXT, encoding="utf-8")
+    (tmp_path / "two").write_text(TEXT.partition("rules")[0], encoding="utf-8")
+    result = run("show", tmp_path, "--host-root=/host", *options)
+    assert result.exit_code == 0
+    assert result.output.count("Dynamic") == modes
+
+
+def test_what_the_plugin_had_last_is_shown_beside_it(tmp_path: Path) -> None:
+    folder = tmp_path / "map"
+    folder.mkdir()
+    for name in ("one", "two", "three"):
+        (folder / name).write_text(f"{TEXT}inventory: {{interval: {len(name)}s}}\n")
+    settings = Settings(node_name="n", config_file=folder, plugins_folder=tmp_path)
+    assert devices._config(settings, {}).inventory.seconds == 30
+    LastGoodFile(settings.data_folder).keep("two", (folder / "three").read_text())
+    assert devices._config(settings, {}).inventory.seconds == 5
+    assert devices._config(settings, {CONFIG_LABEL: "two"}).inventory.seconds == 3
 
 
 def test_a_missing_file_is_wrong_usage(tmp_path: Path) -> None:

@@ -20,11 +20,16 @@ API = "resource.nvidia.com/v1beta1"
 
 
 def test_the_pages_example_is_read() -> None:
-    (block,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+    block, config_map = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
     config = load(block)
     assert len(config.rules) == 4
     assert config.rules[2].partitioning.layout in config.layouts
     assert config.rules[3].shares.count == 4
+    entries = {name: load(text) for name, text in yaml.safe_load(config_map)["data"].items()}
+    assert {name: len(entry.rules) for name, entry in entries.items()} == {
+        "default": 0,
+        "inference": 1,
+    }
 
 
 def test_the_examples_are_read() -> None:

@@ -8,14 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.config import DEFAULT_CONFIG, NodeConfig
+from dra_driver.config import DEFAULT_CONFIG, NodeConfig, Settings
 from dra_driver.model.errors import SettingInvalid
-from dra_driver.plugin import config_file
-from dra_driver.plugin.config_file import ConfigFile, read_config
-from dra_driver.telemetry import Metrics
+from dra_driver.plugin import config_file, config_source
+from dra_driver.plugin.config_file import ConfigFile
+from dra_driver.plugin.config_source import read_config
+from dra_driver.telemetry import EventQueue, Metrics
 from tests.support.kubelet import eventually
 
 HEAD = "apiVersion: config.gpu-dra-driver.dev/v1alpha1\nkind: NodeConfig\n"
+
+
+def settings_of(path: Path | None) -> Settings:
+    return Settings(node_name="n", config_file=path)
 
 
 def text(seconds: int) -> str:
@@ -29,7 +34,7 @@ class Watched:
         self.path = path
         self.told: queue.Queue[NodeConfig] = queue.Queue()
         self.metrics = Metrics()
-        self.file = ConfigFile(path, self.metrics, self.told.put)
+        self.file = ConfigFile(settings_of(path), self.metrics, EventQueue(), self.told.put)
         self.file.start()
 
     def write(self, content: str) -> None:
@@ -120,9 +125,14 @@ def test_what_is_still_being_written_does_not_count(
         return content or text(30).encode()
 
     monkeypatch.setattr(config_file, "_LOOK_SECONDS", 0.001)
-    monkeypatch.setattr(config_file, "_content", next_content)
+    monkeypatch.setattr(config_source, "_content", next_content)
     told: list[float] = []
-    file = ConfigFile(tmp_path, Metrics(), lambda config: told.append(config.inventory.seconds))
+    file = ConfigFile(
+        settings_of(tmp_path / "node.yaml"),
+        Metrics(),
+        EventQueue(),
+        lambda config: told.append(config.inventory.seconds),
+    )
     file.start()
     assert over.wait(60)
     file.stop()
@@ -160,23 +170,23 @@ def test_a_start_needs_a_right_file(tmp_path: Path, content: bytes | None, probl
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(SettingInvalid) as caught:
-        ConfigFile(path, Metrics(), lambda _: None)
+        ConfigFile(settings_of(path), Metrics(), EventQueue(), lambda _: None)
     assert str(caught.value).startswith(f"{path}: {problem}")
 
 
 def test_a_pipe_is_no_file(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "node.yaml")
     with pytest.raises(SettingInvalid, match="there is no such file"):
-        read_config(tmp_path / "node.yaml")
+        read_config(settings_of(tmp_path / "node.yaml"), {})
 
 
 def test_a_mark_of_the_byte_order_is_no_content(tmp_path: Path) -> None:
     (tmp_path / "node.yaml").write_text("\ufeff" + text(10), encoding="utf-8")
-    assert read_config(tmp_path / "node.yaml").inventory.seconds == 10
+    assert read_config(settings_of(tmp_path / "node.yaml"), {}).inventory.seconds == 10
 
 
 def test_without_a_file_the_defaults_hold() -> None:
-    file = ConfigFile(None, Metrics(), lambda _: None)
+    file = ConfigFile(settings_of(None), Metrics(), EventQueue(), lambda _: None)
     file.start()
     assert (file.current(), file.problem()) == (DEFAULT_CONFIG, "")
     file.stop()

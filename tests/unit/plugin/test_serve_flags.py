@@ -113,6 +113,11 @@ def test_a_flag_wins_over_the_configuration_and_that_over_the_default(
         assert (effective.poll_seconds, set(effective.ignored_xids)) == (interval, xids)
         assert settings.under(DEFAULT_CONFIG) == settings
     assert settings_of(monkeypatch, "--node-name=n", "--config=/a/b").config_file == Path("/a/b")
+    more = ("--default-config=a", "--fallback-strategies=single, empty")
+    settings = settings_of(monkeypatch, "--node-name=n", *more)
+    assert (settings.default_config, settings.fallback_strategies) == ("a", ("single", "empty"))
+    wrong = CliRunner().invoke(command.serve, ["--node-name=n", "--fallback-strategies=one"])
+    assert "'one' is none of named, single, empty" in wrong.output
 
 
 @pytest.mark.parametrize("text", ["-1s", "0", "nan", "inf", "soon", "3d"])
