@@ -209,3 +209,10 @@ def test_the_defaults_hold_when_nothing_else_can(node: Node) -> None:
     assert node.seconds == 30
     node.label("default")
     assert node.file.problem().endswith("; the defaults of the driver are in force")
+
+
+def test_an_entry_that_can_not_be_kept_is_followed_all_the_same(node: Node) -> None:
+    (node.folder / "plugins").write_text("")
+    node.start()
+    node.label("a")
+    assert (node.seconds, node.file.problem()) == (20, "")
