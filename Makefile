@@ -74,6 +74,10 @@ clean: ## Remove what the build made in the checkout (not the cache of built clu
 	rm -rf dra_driver/simulator/native/build dra_driver/cdi/native/build
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
+.PHONY: chart
+chart: build/.rpc ## Make what is made of the Helm chart and the plain manifests
+	@$(BIN)/python -m tests.chart
+
 .PHONY: lock
 lock: build/.venv ## Resolve the dependencies anew and lock them with hashes
 	@for set in run dev; do \

@@ -50,6 +50,9 @@ class Tool:
         return digest.hexdigest()
 
 
+HELM = Tool("helm", "helm", ("helm.sh/helm/v4/cmd/helm",))
+
+
 def kubernetes_versions() -> tuple[str, ...]:
     """List the Kubernetes versions that there are tool modules for, newest first."""
     found = (path.name.removeprefix("k8s-") for path in MODULES.glob("k8s-*"))
@@ -67,6 +70,7 @@ def tools_for(version: str) -> tuple[Tool, ...]:
         Tool("etcd", "etcd", ("go.etcd.io/etcd/server/v3",)),
         Tool("containerd", "containerd", _CONTAINERD),
         Tool("cdi-validate", "cdi-validate", (".",)),
+        HELM,
     )
 
 
@@ -74,9 +78,14 @@ def build(version: str) -> Mapping[str, Path]:
     """Build what the cache lacks and return the programs of the version's cluster by name."""
     programs: dict[str, Path] = {}
     for tool in tools_for(version):
-        folder = artifact(f"bin/{tool.name}", tool.key, partial(_build, tool))
-        programs.update({path.name: path for path in folder.iterdir() if os.access(path, os.X_OK)})
+        programs.update(build_tool(tool))
     return programs
+
+
+def build_tool(tool: Tool) -> Mapping[str, Path]:
+    """Build one of them if the cache lacks it; gives its programs by name."""
+    folder = artifact(f"bin/{tool.name}", tool.key, partial(_build, tool))
+    return {path.name: path for path in folder.iterdir() if os.access(path, os.X_OK)}
 
 
 def _kubernetes(name: str, version: str, commands: tuple[str, ...]) -> Tool:
