@@ -55,7 +55,8 @@ def made() -> dict[Path, str]:
 
 def _copies() -> Iterator[tuple[str, Path]]:
     """Yield what the chart has from elsewhere as it is: Helm reads no file outside of a chart."""
-    yield "policies-one-share.yaml", MANIFESTS / "policies-one-share.yaml"
+    for path in sorted(MANIFESTS.glob("policies-*.yaml")):
+        yield path.name, path
     for path in sorted((CHECKOUT / "deviceclasses").glob("*.yaml")):
         yield f"deviceclasses/{path.name}", path
 

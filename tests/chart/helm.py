@@ -23,6 +23,14 @@ _ACCOUNT_IN_RBAC: Final = "kubelet-plugin"
 
 Manifest = dict[str, Any]
 
+EVERYTHING: Final = (  # that can be switched on
+    "webhook.enabled=true",
+    "networkPolicy.enabled=true",
+    "podMonitor.enabled=true",
+    "serviceMonitor.enabled=true",
+    "admissionPolicies.oneShare=true",
+)
+
 
 class HelmRefused(Exception):
     """Helm ended with an error; its words."""
@@ -83,3 +91,26 @@ def _is_of(part: str, document: str) -> bool:
     return component in _PARTS[part] and (
         found["kind"] != "ServiceAccount" or component != _ACCOUNT_IN_RBAC
     )
+
+
+def setting(*values: str) -> list[str]:
+    """Options that give values, as in `image.tag=v1`."""
+    return [part for each in values for part in ("--set", each)]
+
+
+def one(objects: list[Manifest], kind: str, end: str) -> Manifest:
+    """The one object of a kind whose name ends so."""
+    (found,) = (
+        each for each in objects if each["kind"] == kind and each["metadata"]["name"].endswith(end)
+    )
+    return found
+
+
+def containers(objects: list[Manifest]) -> dict[str, Any]:
+    """All containers by name."""
+    return {
+        container["name"]: container
+        for each in objects
+        if each["kind"] in ("DaemonSet", "Deployment")
+        for container in each["spec"]["template"]["spec"]["containers"]
+    }

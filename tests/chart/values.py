@@ -77,6 +77,10 @@ class DeviceClasses(StrictModel):
 class Policies(StrictModel):
     """ValidatingAdmissionPolicies."""
 
+    slices: bool = value(
+        default=True,
+        description="Keep a node's token to slices of its own node and of this driver.",
+    )
     one_share: bool = value(
         default=False,
         description="Refuse what asks for more than one share of a GPU for one container.",

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from dra_driver.simulator.node_file import GpuSpec, NodeSpec, PartitionSpec, alike
+from tests.chart.helm import Helm
 from tests.cluster.binaries import DEFAULT_VERSION
 from tests.cluster.cluster import Cluster
 from tests.cluster.driver import CHECKOUT, Driver
@@ -88,6 +89,13 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
         yield booted
     finally:
         booted.close()
+
+
+@pytest.fixture(scope="session")
+def helm(tmp_path_factory: pytest.TempPathFactory) -> Helm:
+    """Give Helm, which needs no cluster to render the chart."""
+    assert _SETTINGS is not None
+    return Helm(Path(_SETTINGS.program("helm")), tmp_path_factory.mktemp("helm"))
 
 
 @pytest.fixture

@@ -1,7 +1,5 @@
 """The chart as Helm renders it, and the plain manifests that are made from it."""
 
-from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,46 +12,18 @@ from dra_driver.cli.serve import serve
 from dra_driver.cli.shipped import device_classes
 from dra_driver.cli.webhook import webhook
 from tests.chart.documents import CHART, MANIFESTS
-from tests.chart.helm import Helm, HelmRefused, Manifest, plain
-from tests.cluster.cluster import Cluster
-from tests.cluster.settings import inside
-
-EVERYTHING = (
-    "webhook.enabled=true",
-    "networkPolicy.enabled=true",
-    "podMonitor.enabled=true",
-    "serviceMonitor.enabled=true",
-    "admissionPolicies.oneShare=true",
+from tests.chart.helm import (
+    EVERYTHING,
+    Helm,
+    Manifest,
+    containers,
+    one,
+    plain,
+    setting,
 )
+from tests.cluster.cluster import Cluster
+
 LABELS = {"helm.sh/chart", "app.kubernetes.io/instance", "app.kubernetes.io/managed-by"}
-
-
-@pytest.fixture(scope="module")
-def helm(tmp_path_factory: pytest.TempPathFactory) -> Helm:
-    settings = inside()
-    assert settings is not None
-    return Helm(Path(settings.program("helm")), tmp_path_factory.mktemp("helm"))
-
-
-def setting(*values: str) -> list[str]:
-    return [part for each in values for part in ("--set", each)]
-
-
-def one(objects: list[Manifest], kind: str, end: str) -> Manifest:
-    (found,) = (
-        each for each in objects if each["kind"] == kind and each["metadata"]["name"].endswith(end)
-    )
-    return found
-
-
-def containers(objects: list[Manifest]) -> dict[str, Any]:
-    """All containers by name."""
-    return {
-        container["name"]: container
-        for each in objects
-        if each["kind"] in ("DaemonSet", "Deployment")
-        for container in each["spec"]["template"]["spec"]["containers"]
-    }
 
 
 def without_labels_of_helm(node: Any) -> Any:
@@ -144,6 +114,23 @@ def test_all_classes_are_made_and_as_they_are_shipped(helm: Helm) -> None:
     assert not any(each["kind"] == "DeviceClass" for each in without)
 
 
+@pytest.mark.parametrize("name", ["", "other"])
+def test_the_policy_of_slices_is_about_the_account_of_the_plugin(helm: Helm, name: str) -> None:
+    objects = helm.objects(*setting(f"serviceAccount.name={name}"), "--namespace", "elsewhere")
+    policy = one(objects, "ValidatingAdmissionPolicy", "slices-of-the-own-node.gpu-dra-driver.dev")
+    binding = one(objects, "ClusterRoleBinding", "kubelet-plugin")
+    spec = one(objects, "DaemonSet", "kubelet-plugin")["spec"]["template"]["spec"]
+    account = spec["serviceAccountName"]
+    assert account == f"{name or 'gpu-dra-driver'}-kubelet-plugin"
+    assert binding["subjects"] == [
+        {"kind": "ServiceAccount", "name": account, "namespace": "elsewhere"}
+    ]
+    (condition,) = policy["spec"]["matchConditions"]
+    assert condition["expression"] == (
+        f"request.userInfo.username == 'system:serviceaccount:elsewhere:{account}'"
+    )
+
+
 @pytest.mark.parametrize(
     ("mode", "manifest"),
     [("self-signed", "webhook.yaml"), ("cert-manager", "webhook-cert-manager.yaml")],
@@ -179,126 +166,6 @@ def test_every_flag_that_it_gives_is_one_of_the_program(helm: Helm) -> None:
 def flags_of(objects: list[Manifest], container: str = "gpus") -> list[str]:
     found: list[str] = containers(objects)[container]["args"]
     return found
-
-
-RENDERED: dict[str, Callable[[list[Manifest]], bool]] = {
-    "kubeletRootDir=/data/kubelet": lambda it: (
-        {
-            "--kubelet-plugins-directory-path=/data/kubelet/plugins",
-            "--kubelet-registrar-directory-path=/data/kubelet/plugins_registry",
-        }
-        <= set(flags_of(it))
-    ),
-    "nvidiaDriverRoot=/run/nvidia/driver": lambda it: all(
-        "--nvidia-driver-root=/run/nvidia/driver" in flags_of(it, name)
-        for name in ("gpus", "mps-agent")
-    ),
-    "hostRoot=/sim": lambda it: (
-        {"/sim/proc", "/sim/sys"}
-        <= {
-            volume.get("hostPath", {}).get("path")
-            for volume in one(it, "DaemonSet", "kubelet-plugin")["spec"]["template"]["spec"][
-                "volumes"
-            ]
-        }
-    ),
-    "image.tag=v9": lambda it: containers(it)["gpus"]["image"] == "gpu-dra-driver:v9",
-    "imagePullSecrets[0].name=s": lambda it: all(
-        each["spec"]["template"]["spec"]["imagePullSecrets"] == [{"name": "s"}]
-        for each in it
-        if each["kind"] == "DaemonSet"
-    ),
-    "fullnameOverride=other": lambda it: (
-        one(it, "DaemonSet", "plugin")["metadata"]["name"] == "other-kubelet-plugin"
-    ),
-    "namespaceOverride=other": lambda it: (
-        {each["metadata"].get("namespace", "other") for each in it} == {"other"}
-    ),
-    "selectorLabelsOverride.app=x": lambda it: (
-        one(it, "DaemonSet", "mps-agent")["spec"]["selector"]
-        == {"matchLabels": {"app": "x", "app.kubernetes.io/component": "mps-agent"}}
-    ),
-    "mpsAgent.enabled=false": lambda it: containers(it).keys() == {"gpus"},
-    "rbac.create=false": lambda it: not any("Role" in each["kind"] for each in it),
-    "serviceAccount.create=false": lambda it: (
-        not any(each["kind"] == "ServiceAccount" for each in it)
-    ),
-    "kubeletPlugin.containers.gpus.healthcheckPort=-1": lambda it: (
-        containers(it)["gpus"]["livenessProbe"]["httpGet"] == {"path": "/healthz", "port": "http"}
-    ),
-    "kubeletPlugin.metrics.gpuHttpEndpoint=:9400": lambda it: (
-        containers(it)["gpus"]["ports"][0] == {"name": "http", "containerPort": 9400}
-    ),
-    "nodeConfigs.default.health.ignoreXids[0]=63": lambda it: (
-        yaml.safe_load(one(it, "ConfigMap", "node-config")["data"]["default.yaml"])["health"]
-        == {"ignoreXids": [63]}
-    ),
-    "networkPolicy.enabled=true": lambda it: (
-        "egress" not in one(it, "NetworkPolicy", "mps-agent")["spec"]
-    ),
-    "podMonitor.enabled=true": lambda it: (
-        one(it, "PodMonitor", "metrics")["spec"]["podMetricsEndpoints"]
-        == [{"port": "http", "path": "/metrics", "interval": "30s"}]
-    ),
-    "serviceMonitor.enabled=true": lambda it: (
-        one(it, "Service", "metrics")["metadata"]["labels"]["app.kubernetes.io/component"]
-        == one(it, "ServiceMonitor", "metrics")["spec"]["selector"]["matchLabels"][
-            "app.kubernetes.io/component"
-        ]
-    ),
-    "admissionPolicies.oneShare=true": lambda it: (
-        sum(each["kind"] == "ValidatingAdmissionPolicy" for each in it) == 2
-    ),
-}
-
-
-@pytest.mark.parametrize("value", RENDERED)
-def test_a_value_does_what_it_says(helm: Helm, value: str) -> None:
-    with suppress(KeyError, ValueError):  # what is looked at may not be there without it
-        assert not RENDERED[value](helm.objects())
-    assert RENDERED[value](helm.objects(*setting(value)))
-
-
-REFUSED = {
-    "image.colour=red": "at '/image': additional properties 'colour' not allowed",
-    "logFormat=xml": "at '/logFormat': value must be one of 'text', 'json'",
-    "kubeletRootDir=var/kubelet": "at '/kubeletRootDir': 'var/kubelet' does not match",
-    "kubeletPlugin.containers.gpus.healthcheckPort=x": "healthcheckPort': got string",
-    "nodeConfigs.default.rules[0].partitioning.mode=dynamic": (
-        "/rules/0/partitioning/mode': value must be one of 'Existing', 'Dynamic', 'Static'"
-    ),
-    "nodeConfigs.default.colour=red": "default': additional properties 'colour' not allowed",
-    "featureGates.DynamicMIG=true": "features are chosen for each GPU in nodeConfigs",
-    "kubeletPlugin.kubeletPluginsDirectoryPath=/x": "set kubeletRootDir",
-    f"kubeletRootDir=/{'r' * 54}": "108 bytes long; unix sockets take 107: use a folder of at most",
-    "webhook.enabled=true,webhook.tls.mode=secret": "webhook.tls.secretName is missing",
-}
-
-
-@pytest.mark.parametrize("value", REFUSED)
-def test_a_wrong_value_is_refused_by_name(helm: Helm, value: str) -> None:
-    with pytest.raises(HelmRefused) as refused:
-        helm.template(*setting(value))
-    assert REFUSED[value] in str(refused.value)
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (["--namespace", "default"], "the namespace is `default`"),
-        (["--kube-version", "1.33.9"], "requires kubeVersion: >=1.34.0-0"),
-    ],
-)
-def test_a_wrong_place_is_refused(helm: Helm, options: list[str], words: str) -> None:
-    with pytest.raises(HelmRefused) as refused:
-        helm.template(*options)
-    assert words in str(refused.value)
-
-
-def test_releases_of_vendors_are_taken_and_the_default_namespace_when_allowed(helm: Helm) -> None:
-    assert helm.objects("--kube-version", "v1.34.0-gke.1")
-    allowed = setting("allowDefaultNamespace=true")
-    assert helm.objects("--namespace", "default", *allowed)
 
 
 @pytest.fixture

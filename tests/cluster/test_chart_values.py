@@ -1,0 +1,142 @@
+"""Values of the chart: each does what it says, and what is wrong is refused by name."""
+
+from collections.abc import Callable
+from contextlib import suppress
+
+import pytest
+import yaml
+
+from tests.chart.helm import Helm, HelmRefused, Manifest, containers, one, setting
+
+
+def flags_of(objects: list[Manifest], container: str = "gpus") -> list[str]:
+    found: list[str] = containers(objects)[container]["args"]
+    return found
+
+
+RENDERED: dict[str, Callable[[list[Manifest]], bool]] = {
+    "kubeletRootDir=/data/kubelet": lambda it: (
+        {
+            "--kubelet-plugins-directory-path=/data/kubelet/plugins",
+            "--kubelet-registrar-directory-path=/data/kubelet/plugins_registry",
+        }
+        <= set(flags_of(it))
+    ),
+    "nvidiaDriverRoot=/run/nvidia/driver": lambda it: all(
+        "--nvidia-driver-root=/run/nvidia/driver" in flags_of(it, name)
+        for name in ("gpus", "mps-agent")
+    ),
+    "hostRoot=/sim": lambda it: (
+        {"/sim/proc", "/sim/sys"}
+        <= {
+            volume.get("hostPath", {}).get("path")
+            for volume in one(it, "DaemonSet", "kubelet-plugin")["spec"]["template"]["spec"][
+                "volumes"
+            ]
+        }
+    ),
+    "image.tag=v9": lambda it: containers(it)["gpus"]["image"] == "gpu-dra-driver:v9",
+    "imagePullSecrets[0].name=s": lambda it: all(
+        each["spec"]["template"]["spec"]["imagePullSecrets"] == [{"name": "s"}]
+        for each in it
+        if each["kind"] == "DaemonSet"
+    ),
+    "fullnameOverride=other": lambda it: (
+        one(it, "DaemonSet", "plugin")["metadata"]["name"] == "other-kubelet-plugin"
+    ),
+    "namespaceOverride=other": lambda it: (
+        {each["metadata"].get("namespace", "other") for each in it} == {"other"}
+    ),
+    "selectorLabelsOverride.app=x": lambda it: (
+        one(it, "DaemonSet", "mps-agent")["spec"]["selector"]
+        == {"matchLabels": {"app": "x", "app.kubernetes.io/component": "mps-agent"}}
+    ),
+    "mpsAgent.enabled=false": lambda it: containers(it).keys() == {"gpus"},
+    "rbac.create=false": lambda it: not any("Role" in each["kind"] for each in it),
+    "serviceAccount.create=false": lambda it: (
+        not any(each["kind"] == "ServiceAccount" for each in it)
+    ),
+    "kubeletPlugin.containers.gpus.healthcheckPort=-1": lambda it: (
+        containers(it)["gpus"]["livenessProbe"]["httpGet"] == {"path": "/healthz", "port": "http"}
+    ),
+    "kubeletPlugin.metrics.gpuHttpEndpoint=:9400": lambda it: (
+        containers(it)["gpus"]["ports"][0] == {"name": "http", "containerPort": 9400}
+    ),
+    "nodeConfigs.default.health.ignoreXids[0]=63": lambda it: (
+        yaml.safe_load(one(it, "ConfigMap", "node-config")["data"]["default.yaml"])["health"]
+        == {"ignoreXids": [63]}
+    ),
+    "networkPolicy.enabled=true": lambda it: (
+        "egress" not in one(it, "NetworkPolicy", "mps-agent")["spec"]
+    ),
+    "podMonitor.enabled=true": lambda it: (
+        one(it, "PodMonitor", "metrics")["spec"]["podMetricsEndpoints"]
+        == [{"port": "http", "path": "/metrics", "interval": "30s"}]
+    ),
+    "serviceMonitor.enabled=true": lambda it: (
+        one(it, "Service", "metrics")["metadata"]["labels"]["app.kubernetes.io/component"]
+        == one(it, "ServiceMonitor", "metrics")["spec"]["selector"]["matchLabels"][
+            "app.kubernetes.io/component"
+        ]
+    ),
+    "admissionPolicies.oneShare=true": lambda it: (
+        {
+            "slices-of-the-own-node.gpu-dra-driver.dev",
+            "one-share-for-a-container.gpu-dra-driver.dev",
+            "one-share-for-a-request.gpu-dra-driver.dev",
+        }
+        == {each["metadata"]["name"] for each in it if each["kind"] == "ValidatingAdmissionPolicy"}
+    ),
+    "admissionPolicies.slices=false": lambda it: (
+        not any(each["kind"] == "ValidatingAdmissionPolicy" for each in it)
+    ),
+}
+
+
+@pytest.mark.parametrize("value", RENDERED)
+def test_a_value_does_what_it_says(helm: Helm, value: str) -> None:
+    with suppress(KeyError, ValueError):  # what is looked at may not be there without it
+        assert not RENDERED[value](helm.objects())
+    assert RENDERED[value](helm.objects(*setting(value)))
+
+
+REFUSED = {
+    "image.colour=red": "at '/image': additional properties 'colour' not allowed",
+    "logFormat=xml": "at '/logFormat': value must be one of 'text', 'json'",
+    "kubeletRootDir=var/kubelet": "at '/kubeletRootDir': 'var/kubelet' does not match",
+    "kubeletPlugin.containers.gpus.healthcheckPort=x": "healthcheckPort': got string",
+    "nodeConfigs.default.rules[0].partitioning.mode=dynamic": (
+        "/rules/0/partitioning/mode': value must be one of 'Existing', 'Dynamic', 'Static'"
+    ),
+    "nodeConfigs.default.colour=red": "default': additional properties 'colour' not allowed",
+    "featureGates.DynamicMIG=true": "features are chosen for each GPU in nodeConfigs",
+    "kubeletPlugin.kubeletPluginsDirectoryPath=/x": "set kubeletRootDir",
+    f"kubeletRootDir=/{'r' * 54}": "108 bytes long; unix sockets take 107: use a folder of at most",
+    "webhook.enabled=true,webhook.tls.mode=secret": "webhook.tls.secretName is missing",
+}
+
+
+@pytest.mark.parametrize("value", REFUSED)
+def test_a_wrong_value_is_refused_by_name(helm: Helm, value: str) -> None:
+    with pytest.raises(HelmRefused) as refused:
+        helm.template(*setting(value))
+    assert REFUSED[value] in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--namespace", "default"], "the namespace is `default`"),
+        (["--kube-version", "1.33.9"], "requires kubeVersion: >=1.34.0-0"),
+    ],
+)
+def test_a_wrong_place_is_refused(helm: Helm, options: list[str], words: str) -> None:
+    with pytest.raises(HelmRefused) as refused:
+        helm.template(*options)
+    assert words in str(refused.value)
+
+
+def test_releases_of_vendors_are_taken_and_the_default_namespace_when_allowed(helm: Helm) -> None:
+    assert helm.objects("--kube-version", "v1.34.0-gke.1")
+    allowed = setting("allowDefaultNamespace=true")
+    assert helm.objects("--namespace", "default", *allowed)
