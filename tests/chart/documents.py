@@ -119,7 +119,7 @@ def _fields(model: BaseModel) -> Iterator[tuple[str, FieldInfo, Any]]:
 
 
 def _has_parts(value: object) -> bool:
-    return isinstance(value, BaseModel) and not isinstance(value, NodeConfig)
+    return isinstance(value, BaseModel)
 
 
 def _meaning(field: FieldInfo, value: object) -> str:
@@ -128,6 +128,8 @@ def _meaning(field: FieldInfo, value: object) -> str:
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, NodeConfig):
         return value.model_dump(mode="json", by_alias=True, include={"api_version", "kind"})
     return value

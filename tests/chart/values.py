@@ -15,6 +15,7 @@ Mapping = dict[str, Any]
 Several = list[Mapping]
 Texts = dict[str, str]
 _Path = Annotated[str, Field(pattern=r"^/[^\s:,]*$")]
+_EntryName = Annotated[str, Field(pattern=r"^[-._a-zA-Z0-9]+$", max_length=200)]
 _Port = Annotated[int, Field(ge=1, le=65535)]
 _PRIVILEGED: Final = {"privileged": True, "readOnlyRootFilesystem": True, "runAsUser": 0}
 
@@ -87,14 +88,21 @@ class Policies(StrictModel):
     )
 
 
-class NodeConfigs(StrictModel):
-    """Node configurations by name."""
+class Config(StrictModel):
+    """Configurations of nodes; see docs/configuration.md."""
 
-    default: NodeConfig = Field(
-        default_factory=lambda: NodeConfig.model_validate(
-            {"apiVersion": API_VERSION, "kind": KIND}
-        ),
-        description="What every node reads; see docs/configuration.md.",
+    map: dict[_EntryName, NodeConfig] = Field(
+        default_factory=lambda: {
+            "default": NodeConfig.model_validate({"apiVersion": API_VERSION, "kind": KIND})
+        },
+        description="By name. The Node's label `nvidia.com/dra.config` says which a node has.",
+    )
+    name: str = value("", "A ConfigMap of yours instead of `map`.")
+    default: str = value("", "Which of them nodes without label have; empty: by strategy.")
+    fallback_strategies: list[Literal["named", "single", "empty"]] = value(
+        ["named", "single"],
+        "The one called `default`, the only one, or none: the first that there is.",
+        min_length=1,
     )
 
 
@@ -238,7 +246,7 @@ class ChartValues(StrictModel):
         "info", "`debug`, `info`, `warning`, `error`, or a number as klog has it (`4`: debug)."
     )
     log_format: Literal["text", "json"] = value("text", "")
-    node_configs: NodeConfigs = value(NodeConfigs(), "")
+    config: Config = value(Config(), "")
     device_classes: DeviceClasses = value(DeviceClasses(), "")
     admission_policies: Policies = value(Policies(), "")
     kubelet_plugin: KubeletPlugin = value(KubeletPlugin(), "")
@@ -253,8 +261,8 @@ class ChartValues(StrictModel):
 PEER_KEYS: Final[dict[str, str]] = {
     "resources": "GPUs are always served; remove it",
     "gpuResourcesEnabledOverride": "it is not needed; remove it",
-    "featureGates": "features are chosen for each GPU in nodeConfigs",
-    "consumableShares": "set shares in a rule of nodeConfigs",
+    "featureGates": "features are chosen for each GPU in config.map",
+    "consumableShares": "set shares in a rule of config.map",
     "resourceApiVersion": "resource.k8s.io/v1 is used, which all releases from 1.34 on have",
     "nvidiaCDIHookPath": "the driver brings its own hook, and finds NVIDIA's by itself",
     "altProcDevices": "set hostRoot for a simulated node",

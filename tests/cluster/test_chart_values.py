@@ -62,7 +62,23 @@ RENDERED: dict[str, Callable[[list[Manifest]], bool]] = {
     "kubeletPlugin.metrics.gpuHttpEndpoint=:9400": lambda it: (
         containers(it)["gpus"]["ports"][0] == {"name": "http", "containerPort": 9400}
     ),
-    "nodeConfigs.default.health.ignoreXids[0]=63": lambda it: (
+    "config.map.small.kind=NodeConfig,config.map.small.apiVersion="
+    "config.gpu-dra-driver.dev/v1alpha1": lambda it: (
+        set(one(it, "ConfigMap", "node-config")["data"]) == {"default.yaml", "small.yaml"}
+    ),
+    "config.default=default": lambda it: "--default-config=default" in flags_of(it),
+    "config.fallbackStrategies={single,empty}": lambda it: (
+        "--fallback-strategies=single,empty" in flags_of(it)
+    ),
+    "config.name=mine": lambda it: (
+        not any(each["kind"] == "ConfigMap" for each in it)
+        and {"name": "mine"}
+        in [
+            volume.get("configMap")
+            for volume in one(it, "DaemonSet", "plugin")["spec"]["template"]["spec"]["volumes"]
+        ]
+    ),
+    "config.map.default.health.ignoreXids[0]=63": lambda it: (
         yaml.safe_load(one(it, "ConfigMap", "node-config")["data"]["default.yaml"])["health"]
         == {"ignoreXids": [63]}
     ),
@@ -105,11 +121,12 @@ REFUSED = {
     "logFormat=xml": "at '/logFormat': value must be one of 'text', 'json'",
     "kubeletRootDir=var/kubelet": "at '/kubeletRootDir': 'var/kubelet' does not match",
     "kubeletPlugin.containers.gpus.healthcheckPort=x": "healthcheckPort': got string",
-    "nodeConfigs.default.rules[0].partitioning.mode=dynamic": (
+    "config.map.default.rules[0].partitioning.mode=dynamic": (
         "/rules/0/partitioning/mode': value must be one of 'Existing', 'Dynamic', 'Static'"
     ),
-    "nodeConfigs.default.colour=red": "default': additional properties 'colour' not allowed",
-    "featureGates.DynamicMIG=true": "features are chosen for each GPU in nodeConfigs",
+    "config.map.default.colour=red": "default': additional properties 'colour' not allowed",
+    "config.default=small": 'config.default: "small" is no entry of config.map; there are: default',
+    "featureGates.DynamicMIG=true": "features are chosen for each GPU in config.map",
     "kubeletPlugin.kubeletPluginsDirectoryPath=/x": "set kubeletRootDir",
     f"kubeletRootDir=/{'r' * 54}": "108 bytes long; unix sockets take 107: use a folder of at most",
     "webhook.enabled=true,webhook.tls.mode=secret": "webhook.tls.secretName is missing",

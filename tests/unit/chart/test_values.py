@@ -53,7 +53,7 @@ def mappings(node: Any, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
     inner = [
         found
         for name, field in node["properties"].items()
-        if isinstance(field, dict) and "nodeConfigs" not in path
+        if isinstance(field, dict)
         for found in mappings(field, (*path, name))
     ]
     return [path, *inner]
