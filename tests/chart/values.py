@@ -168,8 +168,8 @@ class MpsAgent(StrictModel):
     env: Several = value([], "Further variables, as in a Pod.")
     security_context: Mapping = value(_PRIVILEGED, "")
     resources: Mapping = value(
-        {"requests": {"cpu": "10m", "memory": "64Mi"}},
-        "The daemons and servers of MPS run in its container: a limit would end them.",
+        {"requests": {"cpu": "10m", "memory": "80Mi"}},
+        "It takes 60 MB. Daemons and servers of MPS run in its container: a limit would end them.",
     )
 
 
