@@ -240,7 +240,11 @@ class ChartValues(StrictModel):
     nvidia_driver_root: _Path = value(
         "/", "Root of the GPU driver's files; `/run/nvidia/driver` for the GPU Operator's driver."
     )
-    host_root: _Path = value("/", "Where the host has `proc` and `sys`; of use to simulated nodes.")
+    host_root: _Path = value(
+        "/",
+        "Where the host has `proc` and `sys`. Another folder means a simulated node, whose state "
+        "is in its driver root: that is writable then.",
+    )
     cdi_root: _Path = value("/var/run/cdi", "A folder in which the container runtime looks.")
     log_verbosity: str = value(
         "info", "`debug`, `info`, `warning`, `error`, or a number as klog has it (`4`: debug)."

@@ -35,6 +35,14 @@ RENDERED: dict[str, Callable[[list[Manifest]], bool]] = {
             ]
         }
     ),
+    "hostRoot=/simulated": lambda it: (
+        not any(
+            mount["readOnly"]
+            for name in ("gpus", "mps-agent")
+            for mount in containers(it)[name]["volumeMounts"]
+            if mount["name"] == "driver-root" and "readOnly" in mount
+        )
+    ),
     "image.tag=v9": lambda it: containers(it)["gpus"]["image"] == "gpu-dra-driver:v9",
     "imagePullSecrets[0].name=s": lambda it: all(
         each["spec"]["template"]["spec"]["imagePullSecrets"] == [{"name": "s"}]
