@@ -19,6 +19,7 @@ from tests.support.plugin_process import MakeBed, NodeBed
 
 CHECKOUT = Path(__file__).parents[2]
 SHIPPED = ("deploy", "deviceclasses", "examples")
+APPLIED = ("deploy/manifests", "deviceclasses", "examples")  # the chart is tested as it is rendered
 GROUP = "resource.k8s.io"
 PLURALS = {
     "DeviceClass": "deviceclasses",
@@ -39,7 +40,7 @@ URL = re.compile(r"/(?:api|apis/(?P<group>[^/]+))/(?P<version>[^/]+)/")
 
 def documents() -> Iterator[tuple[Path, dict[str, Any]]]:
     """Everything that we tell people to apply."""
-    for folder in SHIPPED:
+    for folder in APPLIED:
         for path in sorted((CHECKOUT / folder).rglob("*.yaml")):
             for document in yaml.safe_load_all(path.read_text(encoding="utf-8")):
                 yield path, document
