@@ -68,15 +68,20 @@ class LayoutChange:
         _, work = self._look(gpu, target, self._notes.get(gpu.uuid))
         return work if isinstance(work, Obstacles) else None
 
-    def drop_stale(self) -> None:
-        """Give back GPUs that a killed process has reserved. Raises StorageFailed."""
+    def drop_stale(self) -> bool:
+        """Give back GPUs that a killed process has reserved; tells whether one could not be yet.
+
+        Raises StorageFailed.
+        """
+        is_left = False
         kept = {each.claim.uid for each in self._records.holdings() if is_reservation(each.claim)}
         for uid in sorted(kept | set(filter(is_reservation_uid, self._records.damaged))):
             try:
                 with self._records.claim_lock(uid, timeout=0):
                     self._records.forget(uid, self._when_none_left)
             except HardwareBusy:
-                continue  # another instance is at work on it
+                is_left = True  # another instance is at work on it, or somebody looks at it
+        return is_left
 
     def _look(
         self, gpu: Gpu, target: Target | None, note: LayoutNote | None

@@ -163,12 +163,12 @@ class Layouts:
             if not self._stopping.is_set():
                 status = self._attend_to(case, users(holdings, case.gpu.uuid))
                 statuses += [status] if status is not None else []
-        self._change.drop_stale()
+        is_reserved = self._change.drop_stale()
         present = {gpu.uuid for gpu in inventory.gpus}
         self._tries.keep_only(present)
         self._done = {uuid: made for uuid, made in self._done.items() if uuid in present}
         waits = any(each.state is LayoutState.WAITING for each in statuses)
-        self._is_busy = waits or bool(self._done or self._tries)
+        self._is_busy = waits or is_reserved or bool(self._done or self._tries)
         self._reports.tell(statuses, done - self._done.keys())
         self._label.report(inventory, statuses)
 
