@@ -5,8 +5,9 @@ import re
 import pytest
 
 from dra_driver.claims.layout_change import STEPS
+from dra_driver.host import RangeLock
 from dra_driver.simulator.kubelet_plugin import CallFailed
-from dra_driver.state import LayoutNote, LayoutNotes, NotedSlot
+from dra_driver.state import LayoutNote, LayoutNotes, NotedSlot, reservation_uid
 from tests.support.kubelet import DRIVER, eventually
 from tests.support.layouts import BALANCED, CONFIG, HALVES, LayoutBed, MakeLayoutBed
 
@@ -69,6 +70,20 @@ def test_a_killed_change_is_gone_on_with(layout_bed: MakeLayoutBed, point: str) 
     note = bed.note()
     assert note.finished
     assert len(note.made) == 4, "all of them are ours"
+
+
+def test_a_reservation_that_is_looked_at_just_then_is_dropped_later(
+    layout_bed: MakeLayoutBed,
+) -> None:
+    """By the janitor at its start, say: nothing else would have the GPU looked at again."""
+    bed = halves(layout_bed)
+    killed_at(bed, "layout:release/before-remove")
+    uid = reservation_uid(bed.bed.node.gpu(0)["uuid"])
+    with RangeLock(bed.bed.data_folder / "claims.lock", uid, 60):
+        bed.serve()
+        eventually(lambda: bed.metric("applied") == 1, "the layout is looked after")
+        assert bed.bed.claim_files() != set()
+    eventually(lambda: bed.bed.claim_files() == set(), "nothing is reserved")
 
 
 @pytest.mark.parametrize("point", POINTS[2:-4:3])
