@@ -46,7 +46,7 @@ class ForeignPartitions:
 
     def _without_claim(self, there: Iterable[_Key]) -> frozenset[_Key] | None:
         try:
-            held = {(holding.gpu_uuid, holding.span) for holding in self._holdings()}
+            held = {holding.place for holding in self._holdings()}
         except DriverError as error:
             log.warning("whose the partitions are is not known now", err=error)
             return None

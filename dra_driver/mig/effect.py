@@ -103,7 +103,7 @@ class MigEffect:
         """Whether another claim has a share of the same device."""
         return device.share_id is not None and any(
             held.share_id is not None
-            and (held.gpu_uuid, held.span) == (device.gpu_uuid, device.span)
+            and held.place == device.place
             and held.claim.uid != record.uid
             and not held.admin_access
             for held in self._holdings()

@@ -10,9 +10,9 @@ from typing import Final
 from dra_driver.config import limits_by_uuid
 from dra_driver.model import ResourceClaim
 from dra_driver.model.errors import ConfigInvalid
-from dra_driver.sharing.mps_shares import Place, least, place_of, settings_of
+from dra_driver.sharing.mps_shares import least, settings_of
 from dra_driver.sharing.mps_spec import DEFAULT_SHM_BYTES, MIB, MpsDevice, MpsSpec, set_id
-from dra_driver.state import ClaimRecord, DeviceRecord
+from dra_driver.state import ClaimRecord, DeviceRecord, Place
 
 # How the scheduler names the requests of the claim that it makes for a Pod with extended resources
 # (dynamicresources/extendeddynamicresources.go).
@@ -62,7 +62,7 @@ def spec_of(
     limits = limits_by_uuid(mps, tuple(by_uuid))
 
     def limit_mib(uuid: str) -> int | None:
-        limit = least(limits.get(uuid), (amounts or {}).get(place_of(by_uuid[uuid])))
+        limit = least(limits.get(uuid), (amounts or {}).get(by_uuid[uuid].place))
         return None if limit is None else limit // MIB
 
     return MpsSpec(

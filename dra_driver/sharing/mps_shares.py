@@ -7,14 +7,12 @@ only lower the limit, but which a program can take away.
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, TypeAlias
+from typing import Final
 
 from dra_driver.config import limits_by_uuid, read_stored
-from dra_driver.model import MemoryLimitLevel, MpsSettings, Placement
+from dra_driver.model import MemoryLimitLevel, MpsSettings
 from dra_driver.sharing.mps_spec import MIB
-from dra_driver.state import ClaimRecord, DeviceRecord, Holding
-
-Place: TypeAlias = tuple[str, Placement | None]  # GPU, and memory slices of a partition
+from dra_driver.state import ClaimRecord, DeviceRecord, Holding, Place
 
 LIMIT_VARIABLE: Final = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
 
@@ -38,10 +36,10 @@ def with_client_limits(record: ClaimRecord) -> ClaimRecord:
     """
     totals: dict[tuple[str | None, str], int] = defaultdict(int)
     for device in record.devices:
-        totals[device.mps_set, device.uuid] += _amount(device) or 0
+        totals[device.mps_set, device.uuid] += device.mps_amount or 0
 
     def limited(device: DeviceRecord) -> DeviceRecord:
-        if _amount(device) is None:
+        if device.mps_amount is None:
             return device
         peers = [each for each in record.devices if each.mps_set == device.mps_set]
         own = limits_by_uuid(settings_of(peers), tuple({each.uuid for each in peers}))
@@ -71,10 +69,10 @@ def level_of(device: DeviceRecord, held: Iterable[Holding]) -> MemoryLimitLevel:
     """How hard the limit of a share holds beside all that is held."""
     if device.memory_limit is not None:
         return MemoryLimitLevel.CGROUP
-    if _amount(device) is None:
+    if device.mps_amount is None:
         return MemoryLimitLevel.NONE
     there = _amounts(each for each in held if each.mps_set == device.mps_set)
-    is_equal = len(set(there.get(place_of(device), ()))) <= 1
+    is_equal = len(set(there.get(device.place, ()))) <= 1
     return MemoryLimitLevel.MPS if is_equal else MemoryLimitLevel.MPS_CLIENT
 
 
@@ -84,20 +82,9 @@ def settings_of(devices: Sequence[DeviceRecord]) -> MpsSettings:
     return (stored.mps if stored else None) or MpsSettings()
 
 
-def place_of(device: DeviceRecord) -> Place:
-    """Tell what the device is, as `Holding.place`."""
-    return device.gpu_uuid, device.span
-
-
 def least(*limits: int | None) -> int | None:
     """Give the smallest of several limits; None limits nothing."""
     return min((limit for limit in limits if limit is not None), default=None)
-
-
-def _amount(device: DeviceRecord) -> int | None:
-    """Bytes to which MPS is to limit a share, as `Holding.mps_amount`."""
-    is_limited = device.mps_set is not None and device.memory_limit is None
-    return device.share_memory if is_limited else None
 
 
 def _amounts(held: Iterable[Holding]) -> Mapping[Place, Sequence[int | None]]:

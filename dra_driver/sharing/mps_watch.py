@@ -9,15 +9,15 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final, TypeAlias
+from typing import Final
 
 from dra_driver.config import Settings
-from dra_driver.model import ClaimRef, Gpu, Health, HealthState, Inventory, Placement, combined
+from dra_driver.model import ClaimRef, Gpu, Health, HealthState, Inventory, combined
 from dra_driver.model.errors import DriverError
 from dra_driver.rpc import mps_v1_pb2 as pb
 from dra_driver.sharing.mps_client import AgentAway, MpsAgent
 from dra_driver.sharing.mps_notes import MpsFolders
-from dra_driver.state import Holding
+from dra_driver.state import Holding, Place
 from dra_driver.telemetry import Event, EventQueue, Metrics, logger
 
 _log = logger(__name__)
@@ -28,8 +28,6 @@ _NEWS_SECONDS: Final = 300  # an interruption so long ago was told by the proces
 _MPS_DOWN: Final = "mps-down"
 _READY, _DOWN = "ready", "down"
 _WORDS: Final = {pb.STARTING: "starting", pb.READY: _READY, pb.SILENT: "silent", pb.DOWN: _DOWN}
-
-Place: TypeAlias = tuple[str, Placement | None]  # GPU, and memory slices of a partition
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +210,7 @@ class MpsWatch:
             why = view.trouble(held.mps_set) if held.mps_set is not None else ""
             if why:
                 health = Health(HealthState.UNHEALTHY, _MPS_DOWN, f"MPS: {why}")
-                yield (held.gpu_uuid, held.span), health
+                yield held.place, health
 
 
 def _marked(gpu: Gpu, troubles: Mapping[Place, Health]) -> Gpu:

@@ -2,7 +2,7 @@
 
 from dra_driver.state.layouts import LayoutNote, LayoutNotes, NotedSlot
 from dra_driver.state.ownership import Holding, Ownership, holdings
-from dra_driver.state.record import ClaimRecord, DeviceRecord, Phase, decode, encode
+from dra_driver.state.record import ClaimRecord, DeviceRecord, Phase, Place, decode, encode
 from dra_driver.state.reservation import (
     is_reservation,
     is_reservation_uid,
@@ -20,6 +20,7 @@ __all__ = [
     "NotedSlot",
     "Ownership",
     "Phase",
+    "Place",
     "Records",
     "Traces",
     "decode",

@@ -13,7 +13,7 @@ from dra_driver.model.claim import ClaimRef
 from dra_driver.model.errors import ConfigInvalid, DeviceInUse, RecordDamaged
 from dra_driver.model.gpu import GpuPolicy, Placement
 from dra_driver.state.policies import read_policy
-from dra_driver.state.record import ClaimRecord
+from dra_driver.state.record import ClaimRecord, Place
 from dra_driver.state.reservation import is_reservation
 
 
@@ -32,19 +32,14 @@ class Holding:
     pods: tuple[str, ...] = ()
     mps_set: str | None = None  # whose control daemon serves the device
     share_memory: int | None = None  # bytes of its memory that were allocated
+    mps_amount: int | None = None  # bytes to which MPS limits the share
     policy: GpuPolicy | None = None  # under which a share was given out
     equal_shares: bool = False  # all claims that have the device are to have the same amount
 
     @property
-    def place(self) -> tuple[str, Placement | None]:
-        """What the device is, whatever its name: GPU, and memory slices of a partition."""
+    def place(self) -> Place:
+        """What the device is, whatever its name."""
         return self.gpu_uuid, self.span
-
-    @property
-    def mps_amount(self) -> int | None:
-        """Bytes to which MPS limits the share; None: something else limits it, or nothing."""
-        is_limited = self.mps_set is not None and self.memory_limit is None
-        return self.share_memory if is_limited else None
 
     def conflicts_with(self, other: "Holding") -> bool:
         """Whether both can't be held at once.
@@ -92,6 +87,7 @@ def holdings(record: ClaimRecord) -> list[Holding]:
             pods=record.pods,
             mps_set=device.mps_set,
             share_memory=device.share_memory,
+            mps_amount=device.mps_amount,
             policy=read_policy(device.policy),
             equal_shares=device.equal_shares,
         )
@@ -99,7 +95,7 @@ def holdings(record: ClaimRecord) -> list[Holding]:
     ]
 
 
-def amount_of(held: Iterable[Holding], place: tuple[str, Placement | None]) -> int | None:
+def amount_of(held: Iterable[Holding], place: Place) -> int | None:
     """Bytes of a device's memory that these holdings, of one claim, have together; None: not told.
 
     Admin access has none.

@@ -5,7 +5,7 @@ A file is sealed (`sealed`). Fields that a newer version wrote are kept.
 
 import json
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -15,6 +15,8 @@ from dra_driver.model.gpu import Placement
 from dra_driver.state.sealed import opened, sealed
 
 SCHEMA: Final = 1
+
+Place: TypeAlias = tuple[str, Placement | None]  # GPU, and memory slices of a partition
 
 
 class Phase(StrEnum):
@@ -62,6 +64,17 @@ class DeviceRecord(BaseModel):
     def span(self) -> Placement | None:
         """Memory slices that the device covers, None for a whole GPU."""
         return Placement(*self.placement) if self.placement else None
+
+    @property
+    def place(self) -> Place:
+        """What the device is, whatever its name."""
+        return self.gpu_uuid, self.span
+
+    @property
+    def mps_amount(self) -> int | None:
+        """Bytes to which MPS limits the share; None: something else limits it, or nothing."""
+        is_limited = self.mps_set is not None and self.memory_limit is None
+        return self.share_memory if is_limited else None
 
     @property
     def allocation(self) -> AllocatedDevice:
