@@ -18,9 +18,9 @@ import pytest
 from dra_driver.admission.certificates import Pair, make_pair, now
 from dra_driver.kube.webhook import ca_bundles, secret_data
 from dra_driver.simulator.api_server import ApiServer
+from dra_driver.simulator.ports import free_port
 from tests.support.api import wait_for
 from tests.support.plugin_process import PROGRAM
-from tests.support.ports import free_port
 from tests.unit.admission.build import Object, entry, gpu_config, mig_config, obj, question, request
 
 NAME = "gpu-dra-driver-webhook"

@@ -20,9 +20,9 @@ from dra_driver.simulator.api_server import ApiServer
 from dra_driver.simulator.api_server.kinds import ApiError
 from dra_driver.simulator.kubelet import Kubelet
 from dra_driver.simulator.native_library import ALL_GPUS, error_number
+from dra_driver.simulator.ports import free_port
 from tests.support.kubelet import DRIVER, eventually
 from tests.support.node import MakeNode, SimulatedNode
-from tests.support.ports import free_port
 
 NODE = "node-a"
 PROGRAM = Path(sys.executable).with_name("dra-driver")

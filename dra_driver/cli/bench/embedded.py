@@ -1,6 +1,5 @@
 """Makes the driver to measure: the real program on a simulated node, between stand-ins."""
 
-import socket
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -24,6 +23,7 @@ from dra_driver.model.errors import SettingInvalid
 from dra_driver.simulator.kubelet_plugin import CallFailed
 from dra_driver.simulator.node import Node
 from dra_driver.simulator.node_file import DEFAULT_DRIVER_VERSION, alike
+from dra_driver.simulator.ports import free_port
 
 _NODE: Final = "bench"
 _FSYNCS: Final = "gpu_dra_driver_fsyncs_total"
@@ -50,7 +50,7 @@ class Embedded:
             bed.start_agent()
         if wish.sharing is Sharing.MEMORY:
             _make_cgroups(bed.root / _CGROUPS)
-        self._port = _free_port()
+        self._port = free_port()
         self._flags = [f"--http-endpoint=127.0.0.1:{self._port}"]
         if wish.node_config:
             path = bed.folder / "config.yaml"
@@ -162,9 +162,3 @@ def _wait_executed(pid: int) -> None:
         if time.monotonic() > deadline:
             raise PluginFailed(f"process {pid} did not become the driver in {_SECONDS:g} s")
         time.sleep(0.001)
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port: int = probe.getsockname()[1]
-        return port
