@@ -1,10 +1,12 @@
 """The MPS agent on the cluster's node, and CUDA programs in Pods that a test talks with."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
+from dra_driver.simulator.node_file import NodeSpec
 from tests.cluster import linux
 from tests.cluster.api import Object
 from tests.cluster.claims import by_uuid, claim
@@ -63,6 +65,19 @@ class MpsNode:
         self._plugin = driver.cluster.kubelet_root / "plugins" / DRIVER
         self._talk = driver.cluster.folder(f"programs-{self.agent.name}")
         self._programs: dict[tuple[str, str], PodProgram] = {}
+
+    @classmethod
+    @contextmanager
+    def in_place_of(cls, installed: Driver, spec: NodeSpec, config: str) -> Iterator[Self]:
+        """Give the node other GPUs and the agent, until all of it is taken away again."""
+        made = Driver(installed.cluster, spec, config)
+        with made.in_place_of(installed):
+            node = cls(made)
+            try:
+                node.start()
+                yield node
+            finally:
+                node.close()
 
     def start(self) -> None:
         """Start the agent for the first time; returns when it serves."""

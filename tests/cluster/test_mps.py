@@ -50,14 +50,8 @@ _PAST_MPS: Final = "CUDA_MPS_PIPE_DIRECTORY=/none sim-mps-client alloc 1Mi || tr
 @pytest.fixture(scope="module")
 def installed_mps(installed: Driver) -> Iterator[MpsNode]:
     """Give the node other GPUs, one of them shared, and the MPS agent."""
-    made = Driver(installed.cluster, alike("h100-80gb", 5), _CONFIG)
-    with made.in_place_of(installed):
-        mps = MpsNode(made)
-        try:
-            mps.start()
-            yield mps
-        finally:
-            mps.close()
+    with MpsNode.in_place_of(installed, alike("h100-80gb", 5), _CONFIG) as mps:
+        yield mps
 
 
 @pytest.fixture

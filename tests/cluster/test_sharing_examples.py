@@ -41,14 +41,8 @@ EXAMPLES: Final = {*_ALONE, _SHARED_PODS, _NAMESPACES, _MEMORY, _EITHER}
 @pytest.fixture(scope="module")
 def mps(installed: Driver) -> Iterator[MpsNode]:
     """Give the node other GPUs, and the MPS agent."""
-    made = Driver(installed.cluster, _GPUS, _PLAIN)
-    with made.in_place_of(installed):
-        node = MpsNode(made)
-        try:
-            node.start()
-            yield node
-        finally:
-            node.close()
+    with MpsNode.in_place_of(installed, _GPUS, _PLAIN) as node:
+        yield node
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from dra_driver.cdi import ClaimSpecs
 from dra_driver.claims import Engine, GpuEffects, LayoutLabel, LayoutReports, Layouts
-from dra_driver.config import NodeConfig, Settings, load
+from dra_driver.config import NodeConfig, load
 from dra_driver.health import Hardware
 from dra_driver.mig import MigEffect
 from dra_driver.model import (
@@ -30,15 +30,14 @@ from dra_driver.model import (
 )
 from dra_driver.model.errors import DeviceNotFound, HardwareBusy
 from dra_driver.sharing import SharingEffect
-from dra_driver.simulator.device_nodes import NodeKind
 from dra_driver.simulator.native_library import SimulatorError, error_number
 from dra_driver.simulator.node_file import NodeSpec
 from dra_driver.slices import ServerAbilities, build_slices
 from dra_driver.state import Holding
 from dra_driver.telemetry import EventQueue, Metrics
+from tests.faults.machine_node import node_below
 from tests.support.engine import NODE, FakeApi, FakeStatuses
 from tests.support.mig_models import MIG_MODELS
-from tests.support.node import SimulatedNode
 
 CLAIMS: Final = 8
 _PATIENCE: Final = 30.0
@@ -78,21 +77,7 @@ class PartitionMachine(RuleBasedStateMachine):
         """Begin with some GPUs; Ampere is in MIG mode."""
         gpus = [{"model": model, "migMode": model.startswith("a100")} for model in models]
         spec = NodeSpec.model_validate({"gpus": gpus})
-        self.node = SimulatedNode.create(
-            self.folder / "node", spec, device_nodes=NodeKind.PLAIN, seed="machine"
-        )
-        root = self.node.root
-        self.settings = Settings(
-            node_name=NODE,
-            driver_root=root,
-            container_driver_root=root,
-            host_root=root,
-            cdi_root=self.folder / "cdi",
-            plugins_folder=self.folder / "plugins",
-            hook_folder=self.folder / "hook",
-            poll_seconds=3600.0,
-            retry_seconds=0.01,
-        )
+        self.node, self.settings = node_below(self.folder, spec)
         self._start()
 
     def teardown(self) -> None:

@@ -13,7 +13,7 @@ from unittest import mock
 
 from dra_driver.cdi import ClaimSpecs
 from dra_driver.claims import Engine, GpuEffects, Janitor
-from dra_driver.config import NodeConfig, Settings, configured, load
+from dra_driver.config import NodeConfig, configured, load
 from dra_driver.health import Hardware
 from dra_driver.mig import MigEffect
 from dra_driver.model import Inventory
@@ -21,15 +21,14 @@ from dra_driver.mps_agent.agent import Agent
 from dra_driver.mps_agent.options import Options
 from dra_driver.sharing import SharingEffect, mps_client, time_slices
 from dra_driver.sharing.mps_notes import MpsFolders
-from dra_driver.simulator.device_nodes import NodeKind
 from dra_driver.simulator.native_library import ALL_GPUS, error_number
 from dra_driver.simulator.node_file import NodeSpec
 from dra_driver.slices import ServerAbilities, build_slices
 from dra_driver.state import Holding
 from dra_driver.telemetry import EventQueue, Metrics
-from tests.support.engine import NODE, FakeApi, FakeStatuses
+from tests.faults.machine_node import node_below
+from tests.support.engine import FakeApi, FakeStatuses
 from tests.support.kubelet import eventually
-from tests.support.node import SimulatedNode
 
 RESERVE_GIB: Final = 1
 COUNT: Final = 3
@@ -80,22 +79,8 @@ class SharingBed:
 
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="dra"))
-        self.node = SimulatedNode.create(
-            self.folder / "node", _SPEC, device_nodes=NodeKind.PLAIN, seed="machine"
-        )
-        root = self.node.root
-        self.settings = Settings(
-            node_name=NODE,
-            driver_root=root,
-            container_driver_root=root,
-            host_root=root,
-            cdi_root=self.folder / "cdi",
-            plugins_folder=self.folder / "plugins",
-            hook_folder=self.folder / "hook",
-            poll_seconds=3600.0,
-            retry_seconds=0.01,
-        )
-        self._cgroups = root / "sys/fs/cgroup"
+        self.node, self.settings = node_below(self.folder, _SPEC)
+        self._cgroups = self.node.root / "sys/fs/cgroup"
         (self._cgroups / "kubepods").mkdir(parents=True)
         (self._cgroups / "cgroup.controllers").write_text("memory\n")
         self._config: NodeConfig = load(_CONFIG)

@@ -4,8 +4,6 @@ In CI (`CI=1`) the seed is fixed and 4,000 steps are made.
 """
 
 import os
-from collections.abc import Iterator
-from unittest import mock
 
 import pytest
 from hypothesis import settings
@@ -16,19 +14,8 @@ from tests.faults.partition_machine import PartitionMachine
 _EXAMPLES, _STEPS = (80, 50) if "CI" in os.environ else (int(os.environ.get("N", "10")), 50)
 
 
-@pytest.fixture
-def _fast() -> Iterator[None]:
-    """Do not wait for the disk, or long for a listener that ends: both happen often here."""
-    with (
-        mock.patch("dra_driver.host.files.os.fsync"),
-        mock.patch("dra_driver.nvml.listener.WAIT_MILLISECONDS", 20),
-        mock.patch("dra_driver.mig.partition._PATIENCE_SECONDS", 0.1),
-    ):
-        yield
-
-
 @pytest.mark.timeout(600)  # a failure is made as short as can be, for up to five minutes
-@pytest.mark.usefixtures("_fast")
+@pytest.mark.usefixtures("fast_machine")
 def test_partitions_are_where_claims_have_them_and_nowhere_else() -> None:
     run_state_machine_as_test(
         PartitionMachine, settings=settings(max_examples=_EXAMPLES, stateful_step_count=_STEPS)

@@ -17,19 +17,14 @@ _EXAMPLES, _STEPS = (25, 40) if "CI" in os.environ else (int(os.environ.get("N",
 
 
 @pytest.fixture
-def _fast() -> Iterator[None]:
-    """Do not wait for the disk, or long for a listener that ends; the kubelet lists no Pods."""
-    with (
-        mock.patch("dra_driver.host.files.os.fsync"),
-        mock.patch("dra_driver.nvml.listener.WAIT_MILLISECONDS", 20),
-        mock.patch("dra_driver.mig.partition._PATIENCE_SECONDS", 0.1),
-        mock.patch("dra_driver.claims.janitor.claims_in_use", return_value={}),
-    ):
+def _no_pods() -> Iterator[None]:
+    """Let the kubelet list no Pods."""
+    with mock.patch("dra_driver.claims.janitor.claims_in_use", return_value={}):
         yield
 
 
 @pytest.mark.timeout(600)  # a failure is made as short as can be, for up to five minutes
-@pytest.mark.usefixtures("_fast")
+@pytest.mark.usefixtures("fast_machine", "_no_pods")
 def test_what_is_set_is_what_live_claims_want() -> None:
     run_state_machine_as_test(
         SharingMachine, settings=settings(max_examples=_EXAMPLES, stateful_step_count=_STEPS)
