@@ -16,7 +16,7 @@ PYTEST := $(BIN)/python -m pytest -q
 demo: build/.rpc build/.native ## Run the main job on a simulated node, without cluster or GPU
 	@$(BIN)/dra-driver demo
 
-check: build/.rpc build/.native ## Lint, types, import contracts, unit tests: under a minute
+check: build/.rpc build/.native ## Lint, types, import contracts, unit tests: some minutes
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
 	@$(BIN)/codespell
 	@$(BIN)/mypy
