@@ -78,6 +78,10 @@ clean: ## Remove what the build made in the checkout (not the cache of built clu
 chart: build/.rpc ## Make what is made of the Helm chart and the plain manifests
 	@$(BIN)/python -m tests.chart
 
+.PHONY: docs
+docs: build/.rpc ## Make the tables of fields in docs/, from the models of the configurations
+	@$(BIN)/python -m tests.docs
+
 .PHONY: lock
 lock: build/.venv ## Resolve the dependencies anew and lock them with hashes
 	@for set in run dev; do \

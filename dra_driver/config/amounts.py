@@ -5,6 +5,7 @@ from typing import Annotated, Any, Final, TypeAlias
 from pydantic import BeforeValidator, Field, PlainSerializer
 
 from dra_driver.config.strict import shown
+from dra_driver.config.told import Told
 from dra_driver.model import Quantity
 
 MIB: Final = 2**20
@@ -52,11 +53,17 @@ def _reserve(value: object) -> int:
 
 
 _AsText: Final = PlainSerializer(text_of, return_type=str)
+_ONE_OR_MORE: Final = Told(values="a quantity of `1Mi` or more")
 
 ClientLimit: TypeAlias = Annotated[
-    int, BeforeValidator(_client_limit, json_schema_input_type=_WRITTEN), _AsText
+    int, BeforeValidator(_client_limit, json_schema_input_type=_WRITTEN), _AsText, _ONE_OR_MORE
 ]
-Room: TypeAlias = Annotated[int, BeforeValidator(_room, json_schema_input_type=_WRITTEN), _AsText]
+Room: TypeAlias = Annotated[
+    int, BeforeValidator(_room, json_schema_input_type=_WRITTEN), _AsText, _ONE_OR_MORE
+]
 Reserve: TypeAlias = Annotated[
-    int, BeforeValidator(_reserve, json_schema_input_type=_WRITTEN), _AsText
+    int,
+    BeforeValidator(_reserve, json_schema_input_type=_WRITTEN),
+    _AsText,
+    Told(values="a quantity"),
 ]

@@ -9,6 +9,7 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_v
 
 from dra_driver.config.fitting import fit, most_that_fit
 from dra_driver.config.strict import Several, StrictModel, read_strictly, shown
+from dra_driver.config.told import Told
 from dra_driver.model import Gpu, Slot
 from dra_driver.model.errors import SettingInvalid
 
@@ -47,8 +48,8 @@ def _all_or_list(value: Any) -> Any:  # noqa: ANN401 - whatever stands there
 
 
 _Index = Annotated[int, Field(ge=0, le=255)]
-_DeviceId = Annotated[str, AfterValidator(_device_id)]
-_Profile = Annotated[str, AfterValidator(_profile_name)]
+_DeviceId = Annotated[str, AfterValidator(_device_id), Told(values="`0x20B010DE`")]
+_Profile = Annotated[str, AfterValidator(_profile_name), Told(values="profile")]
 _Count = Annotated[int, Field(ge=0, le=64)]
 _OneOrMoreIds = BeforeValidator(_as_list, json_schema_input_type=str | list[str])
 _AllOrIndexes = BeforeValidator(_all_or_list, json_schema_input_type=Literal["all"] | list[_Index])
@@ -63,10 +64,19 @@ class LayoutEntry(StrictModel):
 
     model_config = ConfigDict(alias_generator=_with_dashes)
 
-    device_filter: Annotated[Several[_DeviceId], _OneOrMoreIds] = ()  # empty: of any model
-    devices: Annotated[Several[_Index] | None, _AllOrIndexes]  # in PCI order; None: all
-    mig_enabled: bool
-    mig_devices: Mapping[_Profile, _Count] | None = None
+    device_filter: Annotated[
+        Several[_DeviceId],
+        _OneOrMoreIds,
+        Told(values="one or a list of PCI device ids, such as `0x20B010DE`"),
+    ] = Field(default=(), description="Of GPUs of these models; empty: of any.")
+    devices: Annotated[
+        Several[_Index] | None, _AllOrIndexes, Told(values="`all`, or a list of `0` to `255`")
+    ] = Field(description="Places in PCI order.")
+    mig_enabled: bool = Field(description="Whether they have MIG mode.")
+    mig_devices: Mapping[_Profile, _Count] | None = Field(
+        default=None,
+        description="Profiles, and how many of each; required where `mig-enabled` is true.",
+    )
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:

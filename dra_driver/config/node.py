@@ -12,6 +12,7 @@ from dra_driver.config.durations import parse_duration
 from dra_driver.config.layouts import Layout, LayoutName, Wanted, is_shipped, resolve_layout
 from dra_driver.config.shares import SharesRule, SharingRule
 from dra_driver.config.strict import Several, StrictModel, read_strictly
+from dra_driver.config.told import IDLE, UNSHARED, Told
 from dra_driver.config.yaml_text import Path
 from dra_driver.model import Gpu, GpuPolicy, Inventory, MemoryLimitLevel, Partitioning
 
@@ -47,21 +48,40 @@ def _interval(text: str) -> str:
 _Index = Annotated[int, Field(ge=0, le=255)]
 _Text = Annotated[str, Field(min_length=1)]
 _Uuid = Annotated[
-    str, AfterValidator(_gpu_uuid), Field(json_schema_extra={"pattern": _UUID_PATTERN})
+    str,
+    AfterValidator(_gpu_uuid),
+    Field(json_schema_extra={"pattern": _UUID_PATTERN}),
+    Told(values="`GPU-…`"),
 ]
-_PciBusId = Annotated[str, AfterValidator(_pci_bus_id)]
-_Xid = Annotated[int, Field(ge=0, le=_LARGEST_XID)]
-_Interval = Annotated[str, AfterValidator(_interval)]
+_PciBusId = Annotated[
+    str,
+    AfterValidator(_pci_bus_id),
+    Told(values="`0000:1b:00.0`, `1b:00.0` or `00000000:1B:00.0`"),
+]
+_Xid = Annotated[int, Field(ge=0, le=_LARGEST_XID), Told(values="numbers")]
+_Interval = Annotated[
+    str, AfterValidator(_interval), Told(values="`100ms` to `1h`; units `ms`, `s`, `m`, `h`")
+]
 
 
 class Match(StrictModel):
     """Which GPUs a rule is about: all that is given must fit; nothing given fits every GPU."""
 
-    model: _Text | None = None  # product name with * and ?, in small or capital letters
-    index: Several[_Index] = ()  # places in PCI order, as nvidia-smi counts
-    uuid: Several[_Uuid] = ()
-    pci: Several[_PciBusId] = ()
-    node_labels: Mapping[str, str] = Field(default_factory=dict)
+    model: _Text | None = Field(
+        default=None,
+        description="Product names like this one (`nvidia-smi -L`), with `*` and `?`; capital "
+        "letters do not matter.",
+    )
+    index: Several[_Index] = Field(
+        default=(),
+        description="These places in PCI order, as `nvidia-smi` and mig-parted count; a GPU that "
+        "has fallen off the bus is not counted.",
+    )
+    uuid: Several[_Uuid] = Field(default=(), description="GPUs with these UUIDs.")
+    pci: Several[_PciBusId] = Field(default=(), description="GPUs at these PCI addresses.")
+    node_labels: Mapping[str, str] = Field(
+        default_factory=dict, description="Nodes that have all these labels."
+    )
 
     def fits(self, gpu: Gpu, index: int, node_labels: Mapping[str, str]) -> bool:
         """Whether the GPU with that place in PCI order is meant."""
@@ -77,10 +97,26 @@ class Match(StrictModel):
 class PartitioningRule(StrictModel):
     """Who makes a GPU's partitions; what is not given stays as earlier rules have it."""
 
-    mode: Literal["Existing", "Dynamic", "Static"] | None = None
-    layout: _Text | None = None  # with mode Static, in the same rule
-    allow_reset: bool | None = None
-    strategy: Literal["mixed", "single"] | None = None
+    mode: Annotated[
+        Literal["Existing", "Dynamic", "Static"] | None,
+        Told(default="Existing", counts=f"to or from `Dynamic`: {UNSHARED}; to `Static`: {IDLE}"),
+    ] = Field(
+        default=None,
+        description="`Existing`: partitions are taken as somebody else makes them. `Dynamic`: they "
+        "are made for claims and removed after them. `Static`: those of `layout` are made.",
+    )
+    layout: Annotated[_Text | None, Told(counts=IDLE)] = Field(
+        default=None, description="Name of a layout; with `mode: Static`, in the same rule."
+    )
+    allow_reset: Annotated[bool | None, Told(default="false")] = Field(
+        default=None,
+        description="MIG mode may be switched where that resets the GPU, as on Ampere; Hopper and "
+        "later need no reset.",
+    )
+    strategy: Annotated[Literal["mixed", "single"] | None, Told(default="mixed")] = Field(
+        default=None,
+        description="`single`: the partitions of a GPU that is cut into equal ones count as `gpu`.",
+    )
 
 
 class Rule(StrictModel):
@@ -88,10 +124,20 @@ class Rule(StrictModel):
 
     match: Match = Match()
     partitioning: PartitioningRule = PartitioningRule()
-    shares: SharesRule = SharesRule()
-    sharing: SharingRule | None = None
-    require_memory_limit: Literal["cgroup", "mps", "none"] | None = None
-    naming: Literal["minor", "uuid"] | None = None
+    shares: Annotated[SharesRule, Told(counts=UNSHARED)] = SharesRule()
+    sharing: Annotated[SharingRule | None, Told(counts=UNSHARED)] = None
+    require_memory_limit: Annotated[
+        Literal["cgroup", "mps", "none"] | None, Told(default="none", counts=UNSHARED)
+    ] = Field(
+        default=None,
+        description="No shares of devices whose memory is not limited at least so hard.",
+    )
+    naming: Annotated[Literal["minor", "uuid"] | None, Told(default="minor", counts=UNSHARED)] = (
+        Field(
+            default=None,
+            description="Devices are named by the GPU's minor number (`gpu-0…`) or by its UUID.",
+        )
+    )
 
     def applied(self, policy: GpuPolicy) -> GpuPolicy:
         """Policy in which this rule's fields replace those of earlier rules."""
@@ -137,14 +183,19 @@ class Rule(StrictModel):
 class HealthRule(StrictModel):
     """How health is judged, and what follows."""
 
-    ignore_xids: Several[_Xid] = ()  # beside those that are always a program's fault
-    effect: Literal["None", "NoSchedule", "NoExecute"] = "NoSchedule"  # of the taints
+    ignore_xids: Several[_Xid] = Field(
+        default=(),
+        description="XIDs that make nothing unhealthy, beside those that are a program's fault.",
+    )
+    effect: Literal["None", "NoSchedule", "NoExecute"] = Field(
+        default="NoSchedule", description="Effect of the taints of unhealthy devices."
+    )
 
 
 class InventoryRule(StrictModel):
     """How the hardware is looked at."""
 
-    interval: _Interval = "30s"
+    interval: _Interval = Field(default="30s", description="Time between two looks.")
 
     @property
     def seconds(self) -> float:
@@ -160,8 +211,11 @@ class NodeConfig(StrictModel):
 
     api_version: Literal["config.gpu-dra-driver.dev/v1alpha1"]
     kind: Literal["NodeConfig"]
-    rules: Several[Rule] = ()
-    layouts: Mapping[LayoutName, Layout] = Field(default_factory=dict)
+    rules: Several[Rule] = Field(default=(), description="All that fit a GPU are merged.")
+    layouts: Annotated[Mapping[LayoutName, Layout], Told(counts=IDLE)] = Field(
+        default_factory=dict,
+        description="By name. Of the entries that match a GPU the last one counts.",
+    )
     health: HealthRule = HealthRule()
     inventory: InventoryRule = InventoryRule()
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final, Literal, TypeAlias
 
-from pydantic import ConfigDict, TypeAdapter
+from pydantic import ConfigDict, Field, TypeAdapter
 
 from dra_driver.config.sharing import IntervalWord, MpsConfig, StrategyWord, sharing_settings
 from dra_driver.config.strict import Fault, NullableModel, and_more, validated
@@ -30,7 +30,9 @@ def _only_with(strategy: str, field: str) -> dict[str, Any]:
 class TimeSlicingConfig(NullableModel):
     """How long a program runs before the next one has its turn."""
 
-    interval: IntervalWord = "Default"
+    interval: IntervalWord = Field(
+        default="Default", description="How long a program runs before the next."
+    )
 
 
 class GpuSharing(NullableModel):
@@ -45,7 +47,10 @@ class GpuSharing(NullableModel):
         }
     )
 
-    strategy: StrategyWord
+    strategy: StrategyWord = Field(
+        description="`TimeSlicing`: one program after the other. `MPS`: several at the same time, "
+        "by a control daemon; Volta and later."
+    )
     time_slicing_config: TimeSlicingConfig | None = None
     mps_config: MpsConfig | None = None
 
@@ -55,7 +60,10 @@ class MigSharing(NullableModel):
 
     model_config = ConfigDict(json_schema_extra={"allOf": [_only_with("MPS", "mpsConfig")]})
 
-    strategy: StrategyWord
+    strategy: StrategyWord = Field(
+        description="`TimeSlicing`: one program after the other, which changes nothing on a "
+        "partition. `MPS`: several at the same time, by a control daemon."
+    )
     mps_config: MpsConfig | None = None
 
 

@@ -9,6 +9,7 @@ from pydantic import AfterValidator, Field
 from dra_driver.config.amounts import Reserve
 from dra_driver.config.sharing import IntervalWord, MpsDefaults, sharing_settings
 from dra_driver.config.strict import StrictModel
+from dra_driver.config.told import Told
 from dra_driver.config.yaml_text import Path
 from dra_driver.model import SharesMode, SharesPolicy, SharingSettings
 
@@ -22,18 +23,36 @@ def _true(value: bool) -> bool:  # noqa: FBT001 - the value itself
 
 
 _Count = Annotated[int, Field(ge=1, le=_MOST_SHARES)]
-_True = Annotated[bool, AfterValidator(_true), Field(json_schema_extra={"const": True})]
+_True = Annotated[
+    bool, AfterValidator(_true), Field(json_schema_extra={"const": True}), Told(values="`true`")
+]
 
 
 class SharesRule(StrictModel):
     """By what devices are handed out to several claims; one of `count`, `by` and `unlimited`."""
 
-    count: _Count | None = None  # 1: not shared, whatever earlier rules say
-    by: Literal["memory"] | None = None
-    unlimited: _True | None = None
-    reserve: Reserve | None = None  # with `by: memory`, in the same rule
-    rename: bool | None = None
-    fail_requests_greater_than_one: bool | None = None
+    count: _Count | None = Field(
+        default=None,
+        description="So many shares, all alike; `1` ends what an earlier rule began.",
+    )
+    by: Literal["memory"] | None = Field(
+        default=None, description="By amounts of memory, which each claim asks for."
+    )
+    unlimited: _True | None = Field(default=None, description="To as many claims as ask.")
+    reserve: Annotated[Reserve | None, Told(default="0")] = Field(
+        default=None,
+        description="So much of each device's memory is not handed out; with `by: memory`, in the "
+        "same rule.",
+    )
+    rename: Annotated[bool | None, Told(default="false")] = Field(
+        default=None,
+        description="The resource name ends in `.shared` (`nvidia.com/gpu.shared`), so that who "
+        "asks for `nvidia.com/gpu` has a GPU alone.",
+    )
+    fail_requests_greater_than_one: Annotated[bool | None, Told(default="false")] = Field(
+        default=None,
+        description="More than one share for a container is refused: it brings no more of the GPU.",
+    )
 
     def applied(self, policy: SharesPolicy) -> SharesPolicy:
         """Policy in which these fields replace those of earlier rules."""
@@ -66,8 +85,16 @@ class SharesRule(StrictModel):
 class SharingRule(StrictModel):
     """What claims get that say nothing of sharing."""
 
-    strategy: Literal["None", "TimeSlicing", "MPS"]
-    interval: IntervalWord | None = None
+    strategy: Literal["None", "TimeSlicing", "MPS"] = Field(
+        description="`None`: nothing is set; it ends what an earlier rule began. `TimeSlicing`: "
+        "one program after the other. `MPS`: several at the same time, by a control daemon; Volta "
+        "and later.",
+    )
+    interval: Annotated[IntervalWord | None, Told(default="Default")] = Field(
+        default=None,
+        description="How long a program runs before the next; with `TimeSlicing`. Partitions have "
+        "none.",
+    )
     mps: MpsDefaults | None = None
 
     def settings(self) -> SharingSettings | None:

@@ -9,6 +9,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from dra_driver.config.amounts import ClientLimit, Room
 from dra_driver.config.strict import NullableModel, shown
+from dra_driver.config.told import Told
 from dra_driver.model import MpsSettings, SharingSettings, Strategy, TimeSlice
 
 _STRATEGIES: Final = tuple(strategy.value for strategy in Strategy)
@@ -87,11 +88,13 @@ _Percentage = Annotated[
     int,
     AfterValidator(_percentage),
     Field(json_schema_extra={"minimum": 0, "maximum": _MOST_PERCENT}),
+    Told(values="`0` to `100`"),
 ]
 _DeviceKey = Annotated[
     str,
     AfterValidator(_device_key),
     Field(json_schema_extra={"pattern": f"^({_ORDINAL}|{_UUID})$"}),
+    Told(values="device"),
 ]
 _LimitsByDevice = Annotated[
     Mapping[_DeviceKey, ClientLimit], Field(json_schema_extra={"additionalProperties": False})
@@ -100,17 +103,34 @@ _SeLinuxLabel = Annotated[
     str,
     AfterValidator(_label),
     Field(json_schema_extra={"pattern": f"^{_LABEL}$", "maxLength": _LONGEST_LABEL}),
+    Told(values="such as `system_u:object_r:container_file_t:s0`"),
 ]
 
 
 class MpsDefaults(NullableModel):
     """What a control daemon of MPS is told, whichever devices it has."""
 
-    default_active_thread_percentage: _Percentage | None = None
-    default_pinned_device_memory_limit: ClientLimit | None = None
-    multi_user: bool = False  # clients of several user ids at the same time
-    shm_size: Room | None = None  # of the `/dev/shm` that clients have together
-    se_linux_label: _SeLinuxLabel | None = None  # of the folders that clients share
+    default_active_thread_percentage: _Percentage | None = Field(
+        default=None, description="Part of a device's threads that each client may use."
+    )
+    default_pinned_device_memory_limit: ClientLimit | None = Field(
+        default=None,
+        description="Memory that each client may have of each device; rounded down to whole MiB.",
+    )
+    multi_user: bool = Field(
+        default=False,
+        description="Clients of several user ids are served at the same time, not one user after "
+        "the other.",
+    )
+    shm_size: Annotated[Room | None, Told(default="64Mi")] = Field(
+        default=None,
+        description="Size of the `/dev/shm` that the clients have together (an addition of this "
+        "driver).",
+    )
+    se_linux_label: _SeLinuxLabel | None = Field(
+        default=None,
+        description="Label of the folders that the clients share (an addition of this driver).",
+    )
 
     def settings(self) -> MpsSettings:
         """Give what the daemon is told, the same for equal wishes however they are written."""
@@ -126,7 +146,10 @@ class MpsDefaults(NullableModel):
 class MpsConfig(MpsDefaults):
     """What a control daemon of MPS is told for the devices of one claim."""
 
-    default_per_device_pinned_memory_limit: _LimitsByDevice | None = None
+    default_per_device_pinned_memory_limit: _LimitsByDevice | None = Field(
+        default=None,
+        description="The same for single devices; it wins over the default.",
+    )
 
     def settings(self) -> MpsSettings:
         """Give what the daemon is told, with the limits of single devices."""
