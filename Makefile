@@ -88,3 +88,5 @@ lock: build/.venv ## Resolve the dependencies anew and lock them with hashes
 	  group=; [ $$set = dev ] && group="--group dev"; \
 	  $(BIN)/uv pip compile -q --universal --generate-hashes --no-annotate --no-header --python-version 3.11 \
 	    --extra cli --extra webhook $$group pyproject.toml -o requirements/$$set.txt; done
+	@$(BIN)/uv pip compile -q --universal --generate-hashes --no-annotate --no-header --python-version 3.11 \
+	  --extra webhook -c requirements/run.txt pyproject.toml -o requirements/image.txt

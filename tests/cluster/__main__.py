@@ -7,7 +7,7 @@ import sys
 import time
 from pathlib import Path
 
-from tests.cluster import binaries, debian, images, preflight, sandbox
+from tests.cluster import binaries, debian, driver_image, images, preflight, sandbox
 from tests.cluster.cache import HarnessError, cache_root, say
 from tests.cluster.mounts import STATE
 from tests.cluster.settings import NODE, VARIABLE, Settings, parse_gates
@@ -70,6 +70,7 @@ def _prepare(options: argparse.Namespace) -> Settings:
         programs={name: os.fspath(path) for name, path in programs.items()},
         packages=os.fspath(packages),
         images=tuple(os.fspath(path) for path in archives),
+        driver_images={tag: os.fspath(path) for tag, path in driver_image.archives().items()},
     )
 
 

@@ -13,6 +13,7 @@ from tests.chart.helm import Helm
 from tests.cluster.binaries import DEFAULT_VERSION
 from tests.cluster.cluster import Cluster
 from tests.cluster.driver import CHECKOUT, Driver
+from tests.cluster.release import Release
 from tests.cluster.settings import Settings, inside
 from tests.cluster.workload import Namespace
 
@@ -26,6 +27,16 @@ _GPUS = NodeSpec(
             model="h100-80gb",
             partitions=tuple(PartitionSpec(profile=name) for name in ("3g.40gb", "1g.10gb")),
         ),
+    )
+)
+_RELEASE_GPUS = NodeSpec(
+    gpus=(
+        GpuSpec(model="h100-80gb", count=9),
+        GpuSpec(
+            model="h100-80gb",
+            partitions=tuple(PartitionSpec(profile=name) for name in ("3g.40gb", "1g.10gb")),
+        ),
+        GpuSpec(model="t4"),
     )
 )
 _DYNAMIC = CHECKOUT / "examples/nodeconfigs/dynamic.yaml"
@@ -42,6 +53,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     _left_out.update(reasons.values())
     config.hook.pytest_deselected(items=list(reasons))
     items[:] = [item for item in items if item not in reasons]
+    # The release takes the place of the driver that other tests have, for the rest of the run.
+    items.sort(key=lambda item: "released" in getattr(item, "fixturenames", ()))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -121,6 +134,23 @@ def driver(installed: Driver) -> Driver:
     """Give the driver, with all of its devices published."""
     installed.wait_settled()
     return installed
+
+
+@pytest.fixture(scope="session")
+def released(installed: Driver, helm: Helm) -> Iterator[Release]:
+    """Remove the driver that other tests have, and install it as Pods by Helm."""
+    installed.remove()
+    made = Release(installed, helm, _RELEASE_GPUS)
+    made.install()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def release(released: Release) -> Release:
+    """Give the driver as Pods, with all of its devices published."""
+    released.wait_settled()
+    return released
 
 
 @pytest.fixture(scope="module")

@@ -35,6 +35,14 @@ ACCOUNT: Final = ("gpu-dra-driver", "gpu-dra-driver-kubelet-plugin")
 USER: Final = f"system:serviceaccount:{ACCOUNT[0]}:{ACCOUNT[1]}"
 LONGEST_WAIT: Final = 60.0  # seconds; ten times and more what is promised anywhere
 
+_SHIPPED: Final = tuple(
+    CHECKOUT / path
+    for path in (
+        "deploy/manifests/rbac.yaml",
+        "deploy/manifests/policies-slices.yaml",
+        "deviceclasses",
+    )
+)
 _PROGRAM: Final = Path(sys.executable).with_name("dra-driver")
 _FIRST_PORT: Final = 18080
 _LOOK_SECONDS: Final = 0.05
@@ -126,13 +134,18 @@ class Driver:
 
     def install(self) -> None:
         """Apply what an administrator applies, and start the driver."""
-        shipped = ("deploy/manifests/rbac.yaml", "deploy/manifests/policies-slices.yaml")
-        manifests = [CHECKOUT / path for path in (*shipped, "deviceclasses")]
-        self.cluster.kubectl("apply", *(f"--filename={path}" for path in manifests))
+        self.cluster.kubectl("apply", *(f"--filename={path}" for path in _SHIPPED))
         self._kubeconfig = self.cluster.service_account(*ACCOUNT)
         self.main = self.instance()
         self.main.start()
         self._devices = self.device_names()
+
+    def remove(self) -> None:
+        """Stop the driver and delete what `install` applied; returns when it is gone."""
+        self.main.process.stop()
+        files = (f"--filename={path}" for path in reversed(_SHIPPED))
+        self.cluster.kubectl("delete", "--wait=false", *files)  # it would wait for one by one
+        self.cluster.api.wait_gone(f"/api/v1/namespaces/{ACCOUNT[0]}", LONGEST_WAIT)
 
     @contextmanager
     def in_place_of(self, other: "Driver") -> Iterator[Self]:

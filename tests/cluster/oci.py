@@ -3,7 +3,9 @@
 import hashlib
 import io
 import json
+import os
 import tarfile
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,6 +38,17 @@ class Root:
         self._add_parents(path)
         self._add(path, tarfile.SYMTYPE, 0o777, target=target)
 
+    def tree(self, folder: Path) -> None:
+        """Add all that is in a folder of the machine, owned by root whoever made it."""
+        for path in sorted(folder.rglob("*")):
+            name, mode = str(path.relative_to(folder)), path.lstat().st_mode & 0o7777
+            if path.is_symlink():
+                self.link(name, os.fspath(path.readlink()))
+            elif path.is_dir():
+                self._add(name, tarfile.DIRTYPE, mode)
+            else:
+                self.file(name, path, mode)
+
     def layer(self) -> bytes:
         """Pack the files as one layer."""
         buffer = io.BytesIO()
@@ -59,18 +72,25 @@ class Root:
 
 def write_archive(archive: Path, image: str, root: Root, command: list[str]) -> None:
     """Write the archive of an image named `host/name:tag` that runs `command`."""
-    layer = root.layer()
+    settings = {"Cmd": command, "Env": ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"]}
+    write_layers(archive, image, [root.layer()], settings)
+
+
+def write_layers(
+    archive: Path, image: str, layers: Sequence[bytes], settings: Mapping[str, Any]
+) -> None:
+    """Write the archive of an image of several layers; `settings` are its `config` (OCI)."""
     config = _json({
         "architecture": "amd64",
         "os": "linux",
-        "config": {"Cmd": command, "Env": ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"]},
-        "rootfs": {"type": "layers", "diff_ids": [_digest(layer)]},
+        "config": settings,
+        "rootfs": {"type": "layers", "diff_ids": [_digest(layer) for layer in layers]},
     })  # fmt: skip
     manifest = _json({
         "schemaVersion": 2,
         "mediaType": f"{_MEDIA}.manifest.v1+json",
         "config": _descriptor(f"{_MEDIA}.config.v1+json", config),
-        "layers": [_descriptor(f"{_MEDIA}.layer.v1.tar", layer)],
+        "layers": [_descriptor(f"{_MEDIA}.layer.v1.tar", layer) for layer in layers],
     })  # fmt: skip
     described = _descriptor(f"{_MEDIA}.manifest.v1+json", manifest)
     described["annotations"] = {
@@ -80,7 +100,7 @@ def write_archive(archive: Path, image: str, root: Root, command: list[str]) -> 
     outer = Root()
     outer.file("oci-layout", _json({"imageLayoutVersion": "1.0.0"}), 0o644)
     outer.file("index.json", _json({"schemaVersion": 2, "manifests": [described]}), 0o644)
-    for blob in (layer, config, manifest):
+    for blob in (*layers, config, manifest):
         outer.file(f"blobs/{_digest(blob).replace(':', '/')}", blob, 0o644)
     archive.write_bytes(outer.layer())
 

@@ -35,6 +35,7 @@ class Settings:
     programs: Mapping[str, str] = field(default_factory=dict)
     packages: str = ""
     images: tuple[str, ...] = ()
+    driver_images: Mapping[str, str] = field(default_factory=dict)  # archives by tag
     state: str = str(mounts.STATE)
 
     @property

@@ -1,0 +1,162 @@
+"""The driver as an administrator has it: Pods, installed from its image by Helm."""
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, Final
+
+import yaml
+from prometheus_client.parser import text_string_to_metric_families
+
+from dra_driver.simulator.node_file import NodeSpec
+from tests.chart.documents import CHART
+from tests.chart.helm import NAME, Helm, setting
+from tests.cluster.api import Object
+from tests.cluster.cache import HarnessError
+from tests.cluster.driver import CHECKOUT, Driver, eventually
+from tests.cluster.workload import Namespace
+
+PLUGIN: Final = "kubelet-plugin"
+AGENT: Final = "mps-agent"
+CONFIG_LABEL: Final = "nvidia.com/dra.config"
+
+_GPU_LABEL: Final = "nvidia.com/gpu.present"
+_NODE_CONFIGS: Final = CHECKOUT / "examples" / "nodeconfigs"
+_STARTED_SECONDS: Final = 120.0
+
+
+class Release(Driver):
+    """A simulated node and the chart's release on it, with the chart's default values.
+
+    Only where the simulated node is has to be said. The node configurations of the examples are
+    there by their names; `chosen` lets one count.
+    """
+
+    def __init__(self, installed: Driver, helm: Helm, spec: NodeSpec) -> None:
+        """Make the simulated node; `install` has to follow."""
+        super().__init__(installed.cluster, spec)
+        self._helm = helm
+        self.namespace_of_driver = Namespace(self.cluster, NAME)
+        self._values = self._folder / "values.yaml"
+        self._values.write_text(json.dumps({"config": {"map": _node_configs()}}))
+        for archive in self.cluster.settings.driver_images.values():
+            self.cluster.node.ctr("images", "import", "--local", archive)
+
+    def install(self) -> None:
+        """Install the chart; returns when all of its Pods are ready."""
+        self.label(_GPU_LABEL, "true")
+        self.helm("install", "--create-namespace")
+        self.wait_started()
+        self._devices = self.device_names()
+
+    def helm(self, verb: str, *options: str) -> str:
+        """Run Helm's install or upgrade on the release."""
+        roots = setting(f"nvidiaDriverRoot={self.node.root}", f"hostRoot={self.node.root}")
+        values = [f"--values={self._values}", *roots]
+        return self.run_helm(verb, NAME, str(CHART), *values, *options)
+
+    def run_helm(self, *arguments: str) -> str:
+        """Run Helm on the cluster in the release's namespace."""
+        access = [f"--kubeconfig={self.cluster.kubeconfig}", f"--namespace={NAME}"]
+        return self._helm.run(*arguments, *access)
+
+    def uninstall(self) -> None:
+        """Remove the release; returns when its Pods are gone."""
+        self.run_helm("uninstall", NAME)
+        eventually(lambda: not self.pods(PLUGIN) + self.pods(AGENT), "no Pod of the driver is left")
+
+    def wait_started(self) -> None:
+        """Wait until the Pods of both DaemonSets are ready, and none besides is left."""
+        for part in (PLUGIN, AGENT):
+            try:
+                eventually(partial(self._is_ready, part), f"{part} runs", _STARTED_SECONDS)
+            except HarnessError as error:
+                raise HarnessError(f"{error}\n{self.story()}") from None
+
+    def wait_settled(self) -> None:
+        """Wait until what was published at first is published."""
+        self.wait_started()
+        eventually(lambda: self.device_names() == self._devices, "all devices are published")
+
+    @contextmanager
+    def chosen(self, name: str) -> Iterator[None]:
+        """Let the configuration with this name count for a while, by the label of the Node."""
+        self.label(CONFIG_LABEL, name)
+        try:
+            yield
+        finally:
+            self.label(CONFIG_LABEL, None)
+
+    def label(self, key: str, value: str | None) -> None:
+        """Set a label of the Node, or take it away."""
+        patch = {"metadata": {"labels": {key: value}}}
+        self.cluster.api.patch(f"/api/v1/nodes/{self.cluster.node_name}", patch)
+
+    def pods(self, part: str) -> list[Object]:
+        """Pods of one part of the driver."""
+        query = {"labelSelector": f"app.kubernetes.io/component={part}"}
+        path = f"/api/v1/namespaces/{NAME}/pods"
+        found: list[Object] = self.cluster.api.get(path, **query)["items"]
+        return found
+
+    def pod_name(self, part: str) -> str:
+        """Name of the one Pod of a part."""
+        (found,) = self.pods(part)
+        return str(found["metadata"]["name"])
+
+    def page(self, path: str, pod: str = "") -> tuple[int, str]:
+        """Ask the plugin's Pod over HTTP, over the node's own way to its Pods."""
+        name = pod or self.pod_name(PLUGIN)
+        address = self.namespace_of_driver.pod(name)["status"]["podIP"]
+        try:
+            with urllib.request.urlopen(f"http://{address}:8080{path}", timeout=60) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+        except OSError as error:
+            return 0, str(error)
+
+    def metrics(self, name: str, **labels: str) -> list[float]:
+        """Values of the series of this name that have these labels."""
+        _, text = self.page("/metrics")
+        return [
+            sample.value
+            for family in text_string_to_metric_families(text)
+            for sample in family.samples
+            if sample.name == name and labels.items() <= sample.labels.items()
+        ]
+
+    def story(self) -> str:
+        """Tell what the driver's Pods went through."""
+        lines = self.namespace_of_driver.warnings()
+        for part in (PLUGIN, AGENT):
+            for pod in self.pods(part):
+                name = pod["metadata"]["name"]
+                lines.append(f"{name}: {json.dumps(pod['status'].get('containerStatuses'))}")
+                if pod["status"].get("podIP"):
+                    container = pod["spec"]["containers"][0]["name"]
+                    lines.append(self.namespace_of_driver.logs(name, container)[-2000:])
+        return "\n".join(lines)
+
+    def _is_ready(self, part: str) -> bool:
+        path = f"/apis/apps/v1/namespaces/{NAME}/daemonsets/{NAME}-{part}"
+        found = self.cluster.api.find(path)
+        if not found or "observedGeneration" not in found.get("status", {}):
+            return False
+        status: Mapping[str, Any] = found["status"]
+        return bool(
+            status["observedGeneration"] == found["metadata"]["generation"]
+            and status["desiredNumberScheduled"] == status.get("numberReady", 0) == 1
+            and (part == AGENT or status.get("updatedNumberScheduled", 0) == 1)
+            and len(self.pods(part)) == 1
+        )
+
+
+def _node_configs() -> Mapping[str, Any]:
+    """Node configurations by name: of the examples, and the default one."""
+    found = {path.stem: yaml.safe_load(path.read_text()) for path in _NODE_CONFIGS.glob("*.yaml")}
+    plain = {"apiVersion": "config.gpu-dra-driver.dev/v1alpha1", "kind": "NodeConfig"}
+    return {"default": plain, **found}
