@@ -29,6 +29,7 @@ EVERYTHING: Final = (  # that can be switched on
     "podMonitor.enabled=true",
     "serviceMonitor.enabled=true",
     "admissionPolicies.oneShare=true",
+    "kubeletPlugin.migConfigLabel=true",
 )
 
 

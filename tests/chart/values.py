@@ -153,6 +153,12 @@ class KubeletPlugin(StrictModel):
         "Also of the MPS agent.",
     )
     affinity: Mapping = value(_GPU_NODES, "Nodes with GPUs. Also of the MPS agent.")
+    mig_config_label: bool = value(
+        default=False,
+        description="Let the Node's label `nvidia.com/mig.config` name the layout of its GPUs. The "
+        "plugin may then set `nvidia.com/mig.config.state` on its own Node, and a policy is made "
+        "that lets it change nothing else.",
+    )
     metrics: PluginMetrics = value(PluginMetrics(), "")
     containers: PluginContainers = value(PluginContainers(), "")
 

@@ -115,9 +115,11 @@ def test_all_classes_are_made_and_as_they_are_shipped(helm: Helm) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "other"])
-def test_the_policy_of_slices_is_about_the_account_of_the_plugin(helm: Helm, name: str) -> None:
-    objects = helm.objects(*setting(f"serviceAccount.name={name}"), "--namespace", "elsewhere")
-    policy = one(objects, "ValidatingAdmissionPolicy", "slices-of-the-own-node.gpu-dra-driver.dev")
+def test_the_policies_of_nodes_and_slices_are_about_the_account_of_the_plugin(
+    helm: Helm, name: str
+) -> None:
+    values = (f"serviceAccount.name={name}", "kubeletPlugin.migConfigLabel=true")
+    objects = helm.objects(*setting(*values), "--namespace", "elsewhere")
     binding = one(objects, "ClusterRoleBinding", "kubelet-plugin")
     spec = one(objects, "DaemonSet", "kubelet-plugin")["spec"]["template"]["spec"]
     account = spec["serviceAccountName"]
@@ -125,10 +127,12 @@ def test_the_policy_of_slices_is_about_the_account_of_the_plugin(helm: Helm, nam
     assert binding["subjects"] == [
         {"kind": "ServiceAccount", "name": account, "namespace": "elsewhere"}
     ]
-    (condition,) = policy["spec"]["matchConditions"]
-    assert condition["expression"] == (
-        f"request.userInfo.username == 'system:serviceaccount:elsewhere:{account}'"
-    )
+    for policy in ("labels", "slices"):
+        end = f"{policy}-of-the-own-node.gpu-dra-driver.dev"
+        (condition,) = one(objects, "ValidatingAdmissionPolicy", end)["spec"]["matchConditions"]
+        assert condition["expression"] == (
+            f"request.userInfo.username == 'system:serviceaccount:elsewhere:{account}'"
+        )
 
 
 @pytest.mark.parametrize(

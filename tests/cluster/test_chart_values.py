@@ -14,6 +14,11 @@ def flags_of(objects: list[Manifest], container: str = "gpus") -> list[str]:
     return found
 
 
+def verbs_of_nodes(objects: list[Manifest]) -> set[str]:
+    rules = one(objects, "ClusterRole", "kubelet-plugin")["rules"]
+    return {verb for rule in rules if rule["resources"] == ["nodes"] for verb in rule["verbs"]}
+
+
 RENDERED: dict[str, Callable[[list[Manifest]], bool]] = {
     "kubeletRootDir=/data/kubelet": lambda it: (
         {
@@ -110,6 +115,11 @@ RENDERED: dict[str, Callable[[list[Manifest]], bool]] = {
             "one-share-for-a-request.gpu-dra-driver.dev",
         }
         == {each["metadata"]["name"] for each in it if each["kind"] == "ValidatingAdmissionPolicy"}
+    ),
+    "kubeletPlugin.migConfigLabel=true": lambda it: (
+        "--mig-config-label" in flags_of(it)
+        and "patch" in verbs_of_nodes(it)
+        and bool(one(it, "ValidatingAdmissionPolicy", "labels-of-the-own-node.gpu-dra-driver.dev"))
     ),
     "admissionPolicies.slices=false": lambda it: (
         not any(each["kind"] == "ValidatingAdmissionPolicy" for each in it)

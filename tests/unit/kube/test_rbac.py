@@ -17,7 +17,7 @@ from tests.support.api import NODE, slice_of
 MANIFEST = Path(__file__).parents[3] / "deploy/manifests/rbac.yaml"
 CLAIM = ClaimRef("team", "c", "u")
 NEED_NO_RIGHT = {"close", "server_version"}  # /version is open to everybody
-ONLY_WHEN_ASKED = {"label_node"}  # --mig-config-label; its users give the right themselves
+ONLY_WHEN_ASKED = {"label_node"}  # --mig-config-label: the chart grants it with its switch
 SYNTHETIC = "resourceclaims/driver"  # asked for by the API server itself, never in a path
 
 
