@@ -28,6 +28,10 @@ _TYPED: Final = {
         (each for each in commands() if way_of(each) is Way.CLUSTER), key=lambda each: each.page
     )
 }
+_INSTALL: Final = next(
+    each for each in _TYPED["docs/install.md"] if each.words.startswith("helm install")
+)
+_ON_A_RELEASE: Final = {"docs/upgrading.md"}  # pages that begin where another one ends
 _MANIFESTS: Final = [each for each in blocks() if each.language == "yaml"]
 _NAME: Final = "documented"  # of release and namespace, in place of the one that pages have
 _OUR_NAME: Final = re.compile(r"(?<![\w/-])gpu-dra-driver(?![\w/.-])")
@@ -47,7 +51,7 @@ kubectl() {
 helm() {
   case "$1" in
     install|upgrade) command helm "$@" $WITHOUT_TRACES ;;
-    rollback|uninstall|history|get|status|template) command helm "$@" ;;
+    rollback|uninstall|history|get|status|template|package) command helm "$@" ;;
     *) echo "tests/cluster/test_documented.py does not say how to run helm $1" >&2; return 1 ;;
   esac
 }
@@ -109,6 +113,8 @@ def administrator(driver: Driver, tmp_path: Path) -> Iterator[Administrator]:
 
 @pytest.mark.parametrize("page", _TYPED)
 def test_a_page_can_be_typed(administrator: Administrator, page: str) -> None:
+    if page in _ON_A_RELEASE:
+        administrator.types(_INSTALL)
     for command in _TYPED[page]:
         administrator.types(command)
 

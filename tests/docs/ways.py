@@ -33,6 +33,11 @@ NOT_RUN: Final[Mapping[str, str]] = {
     "sudo dra-driver bench": "the same, on a node that nobody else uses",
     "python -m tests.cluster run": "these tests themselves",
     "kubectl apply -f claim.yaml": "needs the webhook: test_commands.py compares its answer",
+    "git tag": "publishes",
+    "git push": "publishes",
+    "buildah": "fetches from a registry, and publishes",
+    "cosign": "needs keys, and publishes",
+    "helm push": "publishes",
 }
 
 _PROGRAMS: Final = {

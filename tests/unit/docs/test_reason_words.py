@@ -95,17 +95,3 @@ def test_every_row_has_cause_and_remedy() -> None:
             cells = [cell.strip() for cell in line.strip("|").split("|")]
             assert len(cells) == 3, line
             assert all(cells), line
-
-
-def test_links_lead_to_headings_and_pages() -> None:
-    text = PAGE.read_text(encoding="utf-8")
-    headings = {
-        re.sub(r"[^a-z0-9 -]", "", line.lstrip("# ").lower()).replace(" ", "-")
-        for line in text.splitlines()
-        if line.startswith("#")
-    }
-    for target in re.findall(r"\]\(([^)]+)\)", text):
-        if target.startswith("#"):
-            assert target[1:] in headings, target
-        else:
-            assert (PAGE.parent / target).is_file(), target
