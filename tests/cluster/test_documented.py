@@ -18,7 +18,7 @@ import pytest
 from tests.chart.helm import NAME
 from tests.cluster.cluster import Cluster
 from tests.cluster.driver import CHECKOUT, Driver
-from tests.cluster.release import Release
+from tests.cluster.release import PLUGIN, Release
 from tests.docs.blocks import Command, blocks, commands
 from tests.docs.ways import Way, objects_of, way_of
 
@@ -35,7 +35,7 @@ _ON_A_RELEASE: Final = {"docs/upgrading.md"}  # pages that begin where another o
 _MANIFESTS: Final = [each for each in blocks() if each.language == "yaml"]
 _NAME: Final = "documented"  # of release and namespace, in place of the one that pages have
 _OUR_NAME: Final = re.compile(r"(?<![\w/-])gpu-dra-driver(?![\w/.-])")
-_NODE: Final = re.compile(r"\b(NODE|node-a|gpu-1)\b")
+_PLACEHOLDERS: Final = re.compile(r"\b(NODE|POD|node-a|gpu-1)\b")
 _COMMAND_SECONDS: Final = 60
 # A shell in which changes of what other tests use are asked only.
 _PRELUDE: Final = """
@@ -67,7 +67,8 @@ class Administrator:
 
     def __init__(self, cluster: Cluster, folder: Path, name: str) -> None:
         """Lay out the folder; `name` is that of release and namespace."""
-        self._cluster, self._folder, self._name = cluster, folder, name
+        self._folder, self._name = folder, name
+        self.names = dict.fromkeys(("NODE", "node-a", "gpu-1"), cluster.node_name)
         for part in ("deploy", "deviceclasses", "examples"):
             (folder / part).symlink_to(CHECKOUT / part)
         programs = (Path(cluster.settings.program(each)).parent for each in ("kubectl", "helm"))
@@ -80,7 +81,8 @@ class Administrator:
 
     def types(self, command: Command) -> None:
         """Run a command, which must succeed; a head of columns is compared with the page's."""
-        words = _NODE.sub(self._cluster.node_name, _OUR_NAME.sub(self._name, command.words))
+        words = _OUR_NAME.sub(self._name, command.words)
+        words = _PLACEHOLDERS.sub(lambda match: self.names[match[0]], words)
         told = self.runs(words)
         if command.output and command.output[0].isupper():
             assert told.split("\n")[0].split() == command.output[0].split(), command
@@ -121,6 +123,7 @@ def test_a_page_can_be_typed(administrator: Administrator, page: str) -> None:
 
 def test_what_asks_the_installed_driver_can_be_typed(release: Release, tmp_path: Path) -> None:
     administrator = Administrator(release.cluster, tmp_path, NAME)
+    administrator.names["POD"] = release.pod_name(PLUGIN)
     asked = [each for each in commands() if way_of(each) is Way.RELEASE]
     assert asked
     for command in asked:

@@ -50,7 +50,7 @@ _PROGRAMS: Final = {
     "make": Way.MAKE,
 }
 _PROGRAM: Final = re.compile(rf"(?:^|[/ (])({'|'.join(_PROGRAMS)})(?= |$)")
-_IN_PODS: Final = re.compile(r"kubectl (?:exec|logs|rollout) ")  # of the installed driver
+_IN_PODS: Final = re.compile(r"kubectl (?:exec|logs|rollout|get --raw) ")  # of the installed driver
 _HEAD: Final = "apiVersion: config.gpu-dra-driver.dev/v1alpha1\nkind: NodeConfig\n"
 
 
