@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from dra_driver.telemetry import Metric
+from dra_driver.telemetry import Metric, series
 
 RESOURCES: Final = ("deviceclasses", "resourceclaims", "resourceclaimtemplates")
 OTHER: Final = "other"
@@ -13,11 +13,7 @@ CATALOGUE: Final[tuple[Metric, ...]] = (
         "counter",
         "Objects that the API server asked about, by resource and result.",
         ("resource", "result"),
-        tuple(
-            {"resource": resource, "result": result}
-            for resource in RESOURCES
-            for result in ("allowed", "warned", "refused")
-        ),
+        series(resource=RESOURCES, result=("allowed", "warned", "refused")),
     ),
     Metric(
         "gpu_dra_driver_admission_unreadable_total",
@@ -39,6 +35,6 @@ CATALOGUE: Final[tuple[Metric, ...]] = (
         "counter",
         "Serving certificates that this process took into use, and tries that failed.",
         ("result",),
-        ({"result": "ok"}, {"result": "error"}),
+        series(result=("ok", "error")),
     ),
 )

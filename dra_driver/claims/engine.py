@@ -25,6 +25,7 @@ from typing import TypeVar
 
 from dra_driver.cdi import ClaimSpecs
 from dra_driver.claims.effects import CdiEffect, CdiTraces, Effect, GpuEffects, as_cdi_device
+from dra_driver.claims.gauges import DeviceGauges
 from dra_driver.claims.hardware import Hardware
 from dra_driver.claims.resolve import locate, missing_devices, plan, stands, with_pods
 from dra_driver.claims.status import ClaimStatuses, StatusQueue
@@ -44,7 +45,7 @@ from dra_driver.model.errors import (
     RecordDamaged,
     TryAgain,
 )
-from dra_driver.state import ClaimRecord, Phase, Records, is_reservation
+from dra_driver.state import ClaimRecord, Phase, Records
 from dra_driver.telemetry import Event, EventQueue, Metrics, logger
 
 log = logger(__name__)
@@ -90,7 +91,10 @@ class Engine:
     def start(self) -> None:
         """Read the records. Needs neither API server nor NVML. Raises StorageFailed."""
         self.records.load()
-        self._metrics.before_exposition(self._count_devices)
+        gauges = DeviceGauges(
+            self.records, self._hardware.current, self._metrics, self._settings.driver_name
+        )
+        self._metrics.before_exposition(gauges.update)
 
     @property
     def knows_hardware(self) -> bool:
@@ -345,24 +349,18 @@ class Engine:
 
     def _report(self, operation: str, ref: ClaimRef, error: DriverError) -> DriverError:
         log.warning("call failed", operation=operation, claim=ref, reason=error.reason, err=error)
-        self._metrics.count(f"nvidia_dra_node_{operation}_errors_total", error_type=error.reason)
+        self._metrics.count(
+            f"nvidia_dra_node_{operation}_errors_total", error_type=f"{operation}_devices"
+        )
+        self._metrics.count(
+            "gpu_dra_driver_claim_errors_total", operation=operation, reason=error.reason
+        )
         if not isinstance(error, Cancelled):
             self._events.add(Event(error.reason, str(error), warning=True, claim=ref))
         return error
 
     def _tell_damage(self, what: str) -> None:
         self._events.add(Event(RecordDamaged.reason, what, warning=True))
-
-    def _count_devices(self) -> None:
-        try:
-            held = [each for each in self.records.holdings() if not is_reservation(each.claim)]
-        except DriverError as error:
-            log.warning("held devices can't be counted", err=error)
-            return
-        partitions = sum(holding.span is not None for holding in held)
-        self._metrics.set("nvidia_dra_prepared_devices", partitions, device_type="mig")
-        self._metrics.set("nvidia_dra_prepared_devices", len(held) - partitions, device_type="gpu")
-        self._metrics.set("gpu_dra_driver_records_set_aside", len(self.records.damaged))
 
 
 def _is_answered_by(record: ClaimRecord, claim: ResourceClaim) -> bool:

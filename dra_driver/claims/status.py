@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
+from dra_driver.claims.gauges import profile_name
 from dra_driver.model import ClaimStatus, DeviceStatus, DriverError, Inventory
 from dra_driver.sharing.mps_shares import level_of
 from dra_driver.state import ClaimRecord, DeviceRecord, Holding
@@ -83,18 +84,12 @@ def claim_status(
 def _status(
     device: DeviceRecord, inventory: Inventory | None, held: Iterable[Holding]
 ) -> DeviceStatus:
-    gpu = inventory.gpu(device.gpu_uuid) if inventory else None
-    profiles = (
-        slot.profile.name
-        for slot in (gpu.slots if gpu else ())
-        if slot.profile.gi_profile_id == device.gi_profile_id
-    )
     return DeviceStatus(
         pool=device.pool,
         device=device.device,
         uuid=device.uuid,
         parent_uuid=device.gpu_uuid,
-        profile=next(profiles, ""),
+        profile=profile_name(device, inventory),
         placement=device.span,
         gi_id=device.gi_id,
         ci_id=device.ci_id,

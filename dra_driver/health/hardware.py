@@ -11,7 +11,7 @@ from dra_driver.health.findings import Findings, applied, located, settled, sinc
 from dra_driver.health.foreign import ForeignPartitions
 from dra_driver.health.notices import EventLog, notices
 from dra_driver.health.xids import ANNOUNCEMENT, APPLICATION
-from dra_driver.model import Gpu, Health, HealthState, Inventory, dated
+from dra_driver.model import Gpu, Health, Inventory, dated
 from dra_driver.model.errors import DriverNotReady
 from dra_driver.nvml import Discovery, EventKind, HardwareEvent, Look, MigGpu
 from dra_driver.state import Holding
@@ -45,7 +45,6 @@ class Hardware:
         """
         self._configured = configured
         self._foreign = ForeignPartitions(holdings)
-        self._metrics = metrics
         self._events = events
         self._event_log = EventLog(metrics)
         self._on_change = on_change
@@ -151,18 +150,9 @@ class Hardware:
         if found == before:
             return
         self._inventory = replace(found, generation=generation + 1)
-        self._count_devices(self._inventory)
         for event in notices(before, self._inventory):
             self._events.add(event)
         self._on_change(self._inventory)
-
-    def _count_devices(self, inventory: Inventory) -> None:
-        counts = {(kind, state.value): 0 for kind in ("gpu", "mig") for state in HealthState}
-        for device in inventory.devices():
-            kind = "mig" if device.slot else "gpu"
-            counts[kind, device.health.state.value] += 1
-        for (kind, health), count in counts.items():
-            self._metrics.set("gpu_dra_driver_devices", count, device_type=kind, health=health)
 
 
 def _dated(inventory: Inventory, before: Inventory | None, now: float) -> Inventory:

@@ -59,7 +59,7 @@ class ConfigFile:
         self._config = DEFAULT_CONFIG
         self._begin(settings)
         metrics.set(_VALID, 0 if self.unknown() else 1)
-        metrics.set(_CHOSEN, 1, by=self._by)
+        self._set_chosen()
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="config", daemon=True)
 
@@ -120,7 +120,7 @@ class ConfigFile:
         self._source, self._wanted = self._folder, None
         kept = self._last_good.read() or _for_unlabelled(self._folder)
         if kept is not None:
-            self._config, self._holds = kept.config(), kept.entry
+            self._config, self._holds, self._by = kept.config(), kept.entry, "kept"
 
     def _run(self) -> None:
         while not self._stopped.wait(_LOOK_SECONDS):
@@ -180,14 +180,16 @@ class ConfigFile:
         choice = found.choice
         if choice is None or self._folder is None:
             return
-        self._metrics.set(_CHOSEN, 0, by=self._by)
         self._by, self._holds = choice.by, choice.name
-        self._metrics.set(_CHOSEN, 1, by=self._by)
+        self._set_chosen()
         told = f"{self._in_force()}: {choice.why}"
         if told != self._said:
             self._said = told
             _log.info("the configuration is chosen", entry=choice.name, why=choice.why)
             self._events.add(Event("ConfigurationChosen", told, warning=False))
+
+    def _set_chosen(self) -> None:
+        self._metrics.set_all(_CHOSEN, {(self._by, self._holds): 1})
 
     def _in_force(self) -> str:
         if self._holds:

@@ -22,6 +22,7 @@ _THREADS: Final = 64
 
 T = TypeVar("T")
 Cancelled = Callable[[], bool]
+_Count = Callable[[Mapping[str, object]], None]
 
 
 class Claims(Protocol):
@@ -77,11 +78,11 @@ class DraService:
         self, request: pb.NodePrepareResourcesRequest, context: grpc.ServicerContext
     ) -> pb.NodePrepareResourcesResponse:
         refs = _refs(request.claims)
-        with self._call("prepare", refs):
+        with self._call("prepare", refs) as count:
             answers = _complete(
                 refs, lambda: self._claims.prepare(refs, lambda: not context.is_active())
             )
-            self._count("prepare", answers)
+            count(answers)
         return pb.NodePrepareResourcesResponse(
             claims={uid: _prepared(answer) for uid, answer in answers.items()}
         )
@@ -90,11 +91,11 @@ class DraService:
         self, request: pb.NodeUnprepareResourcesRequest, context: grpc.ServicerContext
     ) -> pb.NodeUnprepareResourcesResponse:
         refs = _refs(request.claims)
-        with self._call("unprepare", refs):
+        with self._call("unprepare", refs) as count:
             answers = _complete(
                 refs, lambda: self._claims.unprepare(refs, lambda: not context.is_active())
             )
-            self._count("unprepare", answers)
+            count(answers)
         return pb.NodeUnprepareResourcesResponse(
             claims={
                 uid: pb.NodeUnprepareResourceResponse(error=_error_text(answer))
@@ -103,39 +104,42 @@ class DraService:
         )
 
     @contextmanager
-    def _call(self, name: str, refs: Sequence[ClaimRef]) -> Iterator[None]:
+    def _call(self, name: str, refs: Sequence[ClaimRef]) -> Iterator[_Count]:
         """Give one call an operation id, its begin and end in the log, and its metrics.
 
-        A probe's empty call leaves no trace.
+        What it gives is to be told the answers. A probe's empty call leaves no trace.
         """
         if not refs:
-            yield
+            yield lambda _: None
             return
         begin = time.monotonic()
         with self._call_ended:
             self._calls += 1
-        self._metrics.add("nvidia_dra_requests_inflight", 1, operation=name)
+        self._metrics.add("nvidia_dra_requests_inflight", len(refs), operation=name)
         with operation():
             _log.info(f"{name} begins", claims=", ".join(map(str, refs)))
             try:
-                yield
+                yield lambda answers: self._count(name, answers, time.monotonic() - begin)
             finally:
                 seconds = time.monotonic() - begin
                 with self._call_ended:
                     self._calls -= 1
                     self._call_ended.notify_all()
-                self._metrics.add("nvidia_dra_requests_inflight", -1, operation=name)
+                self._metrics.add("nvidia_dra_requests_inflight", -len(refs), operation=name)
+                _log.info(f"{name} ends", seconds=round(seconds, 4))
+
+    def _count(self, name: str, answers: Mapping[str, object], seconds: float) -> None:
+        """Count each claim; the peer's metrics know of successes only."""
+        for answer in answers.values():
+            result = "error" if isinstance(answer, DriverError) else "ok"
+            self._metrics.observe(
+                "gpu_dra_driver_request_duration_seconds", seconds, operation=name, result=result
+            )
+            if result == "ok":
+                self._metrics.count("nvidia_dra_requests_total", operation=name)
                 self._metrics.observe(
                     "nvidia_dra_request_duration_seconds", seconds, operation=name
                 )
-                _log.info(f"{name} ends", seconds=round(seconds, 4))
-
-    def _count(self, name: str, answers: Mapping[str, object]) -> None:
-        for answer in answers.values():
-            failed = isinstance(answer, DriverError)
-            self._metrics.count(
-                "nvidia_dra_requests_total", operation=name, result="error" if failed else "ok"
-            )
 
 
 def _refs(claims: Sequence[pb.Claim]) -> tuple[ClaimRef, ...]:

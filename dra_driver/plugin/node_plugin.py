@@ -40,7 +40,8 @@ class NodePlugin:
         """Put the parts together; raises SettingInvalid."""
         settings.check()
         self._settings = settings
-        metrics, events = Metrics(), EventQueue()
+        metrics = Metrics(driver=settings.driver_name, node=settings.node_name)
+        events = EventQueue()
         metrics.follow("gpu_dra_driver_fsyncs_total", fsyncs)
         metrics.follow("gpu_dra_driver_programs_total", programs_run)
         self._kube = KubeClient(settings)

@@ -240,7 +240,7 @@ class Scene:
         def idle() -> bool:
             lines = self.bed.get("/metrics")[1].splitlines()
             return {
-                f'nvidia_dra_requests_inflight{{operation="{name}"}} 0.0'
+                f'nvidia_dra_requests_inflight{{driver="{DRIVER}",operation="{name}"}} 0.0'
                 for name in ("prepare", "unprepare")
             } <= set(lines)
 

@@ -83,7 +83,10 @@ def test_the_label_and_the_content_are_followed_while_claims_live(node: Bed) -> 
     node.label(None)
     node.becomes(None)
     wait_for(lambda: len(node.told("ConfigurationChosen")) == 2, "each choice is told once")
-    assert 'gpu_dra_driver_config_chosen{by="named"} 1.0' in node.bed.get("/metrics")[1]
+    assert (
+        'gpu_dra_driver_config_chosen{by="named",entry="default"} 1.0'
+        in node.bed.get("/metrics")[1]
+    )
 
 
 @pytest.mark.parametrize("entry", ["four", "default"])
@@ -103,7 +106,7 @@ def test_a_label_that_changes_while_the_api_server_is_away(node: Bed, entry: str
         lambda: node.is_not_ready(f"could not be read yet; entry '{entry}' is in force"),
         "it is told that the label is not known",
     )
-    looked = 'gpu_dra_driver_devices{device_type="gpu",health="healthy"} 1.0'
+    looked = 'gpu_dra_driver_devices{device_type="gpu",health="healthy",state="free"} 1.0'
     wait_for(lambda: looked in node.bed.get("/metrics")[1], "the GPU is found")
     assert node.shares() == ["4"]
     node.bed.api.faults.clear()

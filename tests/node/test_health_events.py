@@ -179,18 +179,6 @@ def test_an_ecc_error_blames_a_gpu_and_leaves_partitions_to_the_xid(
     assert {h.reason for h in run.health().values()} == {"ecc", "recovery-action"}
 
 
-def test_devices_are_counted_by_health(node: SimulatedNode, ward: MakeWard) -> None:
-    run = ward(node.root)
-    devices = "gpu_dra_driver_devices"
-    assert run.metric(devices, device_type="gpu", health="healthy") == 2
-    assert run.metric(devices, device_type="mig", health="healthy") == 3
-    node.state.xid(1, 95, gi_of(run, FIRST))
-    run.until_health(**{FIRST.replace("-", "_"): UNHEALTHY})
-    assert run.metric(devices, device_type="mig", health="healthy") == 2
-    assert run.metric(devices, device_type="mig", health="unhealthy") == 1
-    assert run.metric(devices, device_type="gpu", health="unhealthy") == 0
-
-
 @pytest.mark.parametrize("model", ["a100-40gb", "gb10", "p4"])
 def test_every_model_starts_healthy_and_hears_its_events(
     make_node: MakeNode, ward: MakeWard, model: str

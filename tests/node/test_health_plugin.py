@@ -99,9 +99,8 @@ def test_b40_a_fatal_xid_from_taint_to_recovery(make_bed: MakeBed) -> None:
         lambda: [e for e in node_events(bed) if e["reason"] == "DeviceHealthy"],
         "another Event on the Node",
     )
-    assert (
-        'gpu_dra_driver_devices{device_type="mig",health="healthy"} 2.0' in bed.get("/metrics")[1]
-    )
+    well = 'gpu_dra_driver_devices{device_type="mig",health="healthy",state="free"}'
+    assert f"{well} 2.0" in bed.get("/metrics")[1]
 
 
 def test_b40_a_partition_s_fault_stays_with_it_up_to_the_api_server(make_bed: MakeBed) -> None:

@@ -77,14 +77,14 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
 def test_the_label_names_the_entry(node: Node) -> None:
     node.label("a")
     assert (node.seconds, node.file.problem()) == (20, "")
-    assert node.has('chosen{by="label"} 1.0')
+    assert node.has('chosen{by="label",entry="a"} 1.0')
     why = "entry 'a' is in force: the Node's label nvidia.com/dra.config names it"
     assert node.said() == ("ConfigurationChosen", why)
     node.label("default.yaml")
     assert node.seconds == 10
     node.label(None)
-    assert node.has('chosen{by="named"} 1.0')
-    assert node.has('chosen{by="label"} 0.0')
+    assert node.has('chosen{by="named",entry="default"} 1.0')
+    assert not node.has('chosen{by="label"'), "one is in force at a time"
 
 
 def test_a_wrong_label_keeps_what_holds_and_is_told_with_all_names(node: Node) -> None:
@@ -122,9 +122,9 @@ def test_content_and_entries_are_followed(node: Node) -> None:
     node.map.write(b_yaml=text(50))
     assert node.told.get(timeout=60) == 50
     node.label(None)
-    assert node.has('chosen{by="single"} 1.0')
+    assert node.has('chosen{by="single",entry="b"} 1.0')
     node.map.write()
-    eventually(lambda: node.has('chosen{by="empty"} 1.0'), "nothing is for this Node")
+    eventually(lambda: node.has('chosen{by="empty",entry=""} 1.0'), "nothing is for this Node")
     assert node.file.problem() == ""
 
 

@@ -99,9 +99,13 @@ def test_an_error_has_its_reason_word_and_one_line(side: PluginSide, kubelet: Ku
     with pytest.raises(CallFailed, match=r"claim-1: ApiUnavailable: not now$"):
         kubelet.unprepare(DRIVER, [claim(1)])
     text = side.metrics.exposition().decode()
-    assert 'nvidia_dra_requests_total{operation="prepare",result="error"} 1.0' in text
-    assert 'nvidia_dra_requests_total{operation="unprepare",result="error"} 1.0' in text
-    assert 'nvidia_dra_requests_inflight{operation="prepare"} 0.0' in text
+    for operation in ("prepare", "unprepare"):
+        of = f'operation="{operation}"'
+        count = "gpu_dra_driver_request_duration_seconds_count"
+        assert f'{count}{{{of},result="error"}} 1.0' in text
+        assert f'{count}{{{of},result="ok"}} 0.0' in text
+        for name in ("requests_total", "requests_inflight", "request_duration_seconds_count"):
+            assert f'nvidia_dra_{name}{{driver="",{of}}} 0.0' in text, "successes only"
 
 
 def test_a_claim_that_the_engine_forgets_is_answered_too(
