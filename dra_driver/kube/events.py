@@ -20,6 +20,7 @@ _ATTEMPTS: Final = 4
 _FIRST_PAUSE: Final = 0.5  # seconds, doubled each time
 _LONGEST_PAUSE: Final = 30.0
 _LAST_SECONDS: Final = 2.0  # for what is still queued at the stop
+_TIME: Final = "%Y-%m-%dT%H:%M:%SZ"
 _NODE_NAMESPACE: Final = "default"  # events on objects without namespace stand there
 
 
@@ -88,7 +89,8 @@ def event_object(event: Event, driver: str, node: str) -> tuple[str, JsonObject]
     On a Node the event carries the node's name as UID, as the kubelet's own do, so that `kubectl
     describe node` finds it (kubelet/kubelet.go, nodeRef).
     """
-    now = datetime.now(tz=UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    now = datetime.now(tz=UTC)
+    first = datetime.fromtimestamp(event.since, tz=UTC) if event.since else now
     involved: JsonObject
     if event.claim is None:
         namespace = _NODE_NAMESPACE
@@ -113,9 +115,9 @@ def event_object(event: Event, driver: str, node: str) -> tuple[str, JsonObject]
         "source": {"component": driver, "host": node},
         "reportingComponent": driver,
         "reportingInstance": node,
-        "firstTimestamp": now,
-        "lastTimestamp": now,
-        "count": 1,
+        "firstTimestamp": first.strftime(_TIME),
+        "lastTimestamp": now.strftime(_TIME),
+        "count": event.times,
     }
 
 
