@@ -49,12 +49,25 @@ _left_out: Counter[str] = Counter()
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what does not run on this cluster, all where there is none; the summary says so."""
     here = [item for item in items if item.path.is_relative_to(_HERE)]
-    reasons = {item: why for item in here if (why := _left_out_because(item, _SETTINGS))}
+    whole = {item.path for item in here} == set(_HERE.glob("test_*.py"))
+    reasons = {
+        item: why for item in here if (why := _left_out_because(item, _SETTINGS, whole=whole))
+    }
     _left_out.update(reasons.values())
     config.hook.pytest_deselected(items=list(reasons))
     items[:] = [item for item in items if item not in reasons]
-    # The release takes the place of the driver that other tests have, for the rest of the run.
-    items.sort(key=lambda item: "released" in getattr(item, "fixturenames", ()))
+    items.sort(key=_turn)
+
+
+def _turn(item: pytest.Item) -> int:
+    """Sort by who has to wait for others.
+
+    The release takes the place of the driver that other tests have, for the rest of the run; what
+    looks at the whole run comes after that.
+    """
+    if item.get_closest_marker("last"):
+        return 2
+    return int("released" in getattr(item, "fixturenames", ()))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -63,11 +76,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line(f"tests/cluster: {count} not run: {reason}")
 
 
-def _left_out_because(item: pytest.Item, settings: Settings | None) -> str:
+def _left_out_because(item: pytest.Item, settings: Settings | None, *, whole: bool) -> str:
     """Say why a test does not run on this cluster; empty if it does.
 
     The newest release runs everything that its gates allow; others run what is marked, and with
-    gates of their own only what these are for.
+    gates of their own only what these are for. What looks at the others' results needs a run of the
+    `whole` folder.
     """
     if settings is None:
         return "they need a sandbox: python -m tests.cluster run"
@@ -79,6 +93,8 @@ def _left_out_because(item: pytest.Item, settings: Settings | None) -> str:
         if settings.has(gate) != (gate in wanted):
             return f"{gate} is {'off' if gate in wanted else 'on'} in this cluster"
     marks = {mark.name for mark in item.iter_markers()}
+    if "last" in marks and not whole:
+        return "they judge a run of the whole folder"
     if settings.version == DEFAULT_VERSION or "every_cluster" in marks:
         return ""
     fitting = {"gate"} if settings.feature_gates else {"no_gate", "every_release"}

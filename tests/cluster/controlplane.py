@@ -131,7 +131,8 @@ class ControlPlane:
         writes = ["create", "update", "patch", "delete", "deletecollection"]
         our_group = f"system:serviceaccounts:{_DRIVER_NAMESPACE}"
         rules = [
-            {"level": "Metadata", "userGroups": [our_group], "resources": groups},
+            {"level": "None", "nonResourceURLs": ["*"]},
+            {"level": "Metadata", "userGroups": [our_group]},
             {"level": "Metadata", "verbs": writes, "resources": groups},
             {"level": "None"},
         ]

@@ -1,5 +1,8 @@
 """A claim's own status tells which partitions were made for it: exporters join metrics by that."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http import HTTPStatus
 from typing import Final
 
 import pytest
@@ -12,6 +15,7 @@ from tests.cluster.workload import Namespace, pod
 
 _ROLE: Final = "/apis/rbac.authorization.k8s.io/v1/clusterroles/gpu-dra-driver-kubelet-plugin"
 _RIGHT: Final = ["resourceclaims/driver"]  # asked for from 1.36 on
+_WRITES: Final = "gpu_dra_driver_claim_status_writes_total"
 
 
 @pytest.mark.gate("DRAPartitionableDevices")
@@ -44,24 +48,62 @@ def test_the_status_of_a_claim_names_its_partitions(partitioning: Driver) -> Non
         )
 
 
-def test_without_the_right_of_newer_releases_all_else_works(partitioning: Driver) -> None:
-    api = partitioning.cluster.api
-    role = api.get(_ROLE)
-    granted = role["rules"]
-    api.patch(_ROLE, {"rules": [rule for rule in granted if rule["resources"] != _RIGHT]})
+def test_without_the_right_of_newer_releases_all_but_the_status_works(
+    partitioning: Driver,
+) -> None:
+    names = ("first", "second")
+    with partitioning.namespace() as namespace:
+        with partitioning.replaced() as instance:
+            with _without_the_right(partitioning):
+                _run(namespace, *names)
+                eventually(
+                    lambda: instance.metric(_WRITES, result="forbidden") == len(names),
+                    "both statuses are refused",
+                )
+                log = instance.process.log.read_text()
+                assert log.count("claims get no device status") == 1, "it is said once"
+                assert "allow verb 'associated-node:patch' on 'resourceclaims/driver'" in log
+                assert _answers(partitioning, *names) == [HTTPStatus.UNPROCESSABLE_ENTITY] * 2
+                for name in names:
+                    assert "devices" not in namespace.claim(name)["status"]
+                    devices = view.devices_of(namespace, name)
+                    seen = view.expected(partitioning.node, devices)
+                    assert view.seen(namespace, name) == seen
+            _run(namespace, "later")
+            _wait_told(namespace, "later")
+        for name in names:  # by the instance that was started since
+            _wait_told(namespace, name)
+
+
+@contextmanager
+def _without_the_right(driver: Driver) -> Iterator[None]:
+    """Take the right away that only the authorizer sees, and give it back."""
+    api = driver.cluster.api
+    granted = api.get(_ROLE)["rules"]
+    left = [rule for rule in granted if rule["resources"] != _RIGHT]
+    assert len(left) == len(granted) - 1
+    api.patch(_ROLE, {"rules": left})
     try:
-        with partitioning.replaced() as instance, partitioning.namespace() as namespace:
-            namespace.apply(claim("part", profile_class("1g.10gb")))
-            namespace.run(pod("user", claims=use("part")))
-            eventually(
-                lambda: "associated-node:patch" in instance.process.log.read_text(),
-                "it is said which right is missing",
-            )
-            assert "devices" not in namespace.claim("part")["status"]
-            names = view.devices_of(namespace, "user")
-            assert view.seen(namespace, "user") == view.expected(partitioning.node, names)
+        yield
     finally:
         api.patch(_ROLE, {"rules": granted})
+
+
+def _run(namespace: Namespace, *names: str) -> None:
+    """Run a Pod for each name, with a partition by a claim of that name."""
+    for name in names:
+        namespace.apply(claim(name, profile_class("1g.10gb")), pod(name, claims=use(name)))
+    for name in names:
+        namespace.wait_pod(name, "Running")
+
+
+def _answers(driver: Driver, *names: str) -> list[int]:
+    """Give how the API server has answered writes of the statuses of these claims."""
+    return [
+        item["responseStatus"]["code"]
+        for item in driver.requests()
+        if item["objectRef"].get("subresource") == "status" and item["objectRef"]["name"] in names
+    ]
 
 
 def _wait_told(namespace: Namespace, name: str) -> list[Object]:
