@@ -169,6 +169,13 @@ def release(released: Release) -> Release:
     return released
 
 
+@pytest.fixture
+def release_namespace(release: Release) -> Iterator[Namespace]:
+    """Make a namespace for one test; afterwards nothing of its claims is on the node."""
+    with release.namespace() as made:
+        yield made
+
+
 @pytest.fixture(scope="module")
 def installed_partitioning(installed: Driver) -> Iterator[Driver]:
     """Give the node other GPUs, of which partitions are made for claims."""

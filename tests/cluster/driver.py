@@ -5,6 +5,7 @@ right that is missing there shows up here.
 """
 
 import itertools
+import json
 import secrets
 import signal
 import sys
@@ -14,9 +15,11 @@ import urllib.request
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from http import HTTPStatus
+from itertools import chain
 from pathlib import Path
 from typing import Final, Self
 
+import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from dra_driver.host import failpoints
@@ -141,11 +144,16 @@ class Driver:
         self._devices = self.device_names()
 
     def remove(self) -> None:
-        """Stop the driver and delete what `install` applied; returns when it is gone."""
+        """Stop the driver and delete what `install` applied, but for the namespace."""
         self.main.process.stop()
-        files = (f"--filename={path}" for path in reversed(_SHIPPED))
-        self.cluster.kubectl("delete", "--wait=false", *files)  # it would wait for one by one
-        self.cluster.api.wait_gone(f"/api/v1/namespaces/{ACCOUNT[0]}", LONGEST_WAIT)
+        files = chain.from_iterable(
+            path.glob("*") if path.is_dir() else [path] for path in _SHIPPED
+        )
+        found = [item for path in files for item in yaml.safe_load_all(path.read_text())]
+        items = [item for item in found if item["kind"] != "Namespace"]
+        document = {"apiVersion": "v1", "kind": "List", "items": items}
+        # Without waiting: it would wait for one after the other.
+        self.cluster.kubectl("delete", "--wait=false", "--filename=-", stdin=json.dumps(document))
 
     @contextmanager
     def in_place_of(self, other: "Driver") -> Iterator[Self]:

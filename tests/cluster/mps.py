@@ -1,5 +1,6 @@
 """The MPS agent on the cluster's node, and CUDA programs in Pods that a test talks with."""
 
+import itertools
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -11,12 +12,14 @@ from tests.cluster import linux
 from tests.cluster.api import Object
 from tests.cluster.claims import by_uuid, claim
 from tests.cluster.driver import DRIVER, Driver
+from tests.cluster.process import HostProcess
 from tests.cluster.workload import Namespace, pod
 from tests.support.mps import CudaTalk, eventually
 
 _CLIENT: Final = "usr/bin/sim-mps-client"
 _TALK: Final = "/talk"  # of a container: the test writes to `in` and reads `out`
 _SCRIPT: Final = f"exec /{_CLIENT} - <>{_TALK}/in >{_TALK}/out"
+_numbers = itertools.count()
 _NODE_MOUNTS: Final = Path("/proc/1/mountinfo")
 
 
@@ -57,13 +60,14 @@ class PodProgram(CudaTalk):
 class MpsNode:
     """A driver with the MPS agent beside it."""
 
+    agent: HostProcess
+
     def __init__(self, driver: Driver) -> None:
-        """Build it; `start` has to follow."""
+        """Take a node where the agent is looked after by somebody else; see `in_place_of`."""
         self.driver = driver
         self.node = driver.node
-        self.agent = driver.mps_agent()
         self._plugin = driver.cluster.kubelet_root / "plugins" / DRIVER
-        self._talk = driver.cluster.folder(f"programs-{self.agent.name}")
+        self._talk = driver.cluster.folder(f"programs-{next(_numbers)}")
         self._programs: dict[tuple[str, str], PodProgram] = {}
 
     @classmethod
@@ -73,6 +77,7 @@ class MpsNode:
         made = Driver(installed.cluster, spec, config)
         with made.in_place_of(installed):
             node = cls(made)
+            node.agent = made.mps_agent()
             try:
                 node.start()
                 yield node

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final
 
-import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from dra_driver.simulator.node_file import NodeSpec
@@ -16,23 +15,26 @@ from tests.chart.documents import CHART
 from tests.chart.helm import NAME, Helm, setting
 from tests.cluster.api import Object
 from tests.cluster.cache import HarnessError
-from tests.cluster.driver import CHECKOUT, Driver, eventually
+from tests.cluster.driver import Driver, eventually
+from tests.cluster.driver_image import NEWER
 from tests.cluster.workload import Namespace
 
 PLUGIN: Final = "kubelet-plugin"
 AGENT: Final = "mps-agent"
 CONFIG_LABEL: Final = "nvidia.com/dra.config"
+PLAIN: Final = "apiVersion: config.gpu-dra-driver.dev/v1alpha1\nkind: NodeConfig\n"
+"""The configuration that the chart brings."""
 
+
+_DEFAULT: Final = "default"  # the entry that counts for nodes without label
 _GPU_LABEL: Final = "nvidia.com/gpu.present"
-_NODE_CONFIGS: Final = CHECKOUT / "examples" / "nodeconfigs"
 _STARTED_SECONDS: Final = 120.0
 
 
 class Release(Driver):
     """A simulated node and the chart's release on it, with the chart's default values.
 
-    Only where the simulated node is has to be said. The node configurations of the examples are
-    there by their names; `chosen` lets one count.
+    Only where the simulated node is has to be said.
     """
 
     def __init__(self, installed: Driver, helm: Helm, spec: NodeSpec) -> None:
@@ -40,10 +42,13 @@ class Release(Driver):
         super().__init__(installed.cluster, spec)
         self._helm = helm
         self.namespace_of_driver = Namespace(self.cluster, NAME)
-        self._values = self._folder / "values.yaml"
-        self._values.write_text(json.dumps({"config": {"map": _node_configs()}}))
-        for archive in self.cluster.settings.driver_images.values():
-            self.cluster.node.ctr("images", "import", "--local", archive)
+        for tag in self.cluster.settings.driver_images.keys() - {NEWER}:
+            self.load_image(tag)
+
+    def load_image(self, tag: str) -> None:
+        """Load one of the driver's images into containerd."""
+        archive = self.cluster.settings.driver_images[tag]
+        self.cluster.node.ctr("images", "import", "--local", archive)
 
     def install(self) -> None:
         """Install the chart; returns when all of its Pods are ready."""
@@ -55,8 +60,7 @@ class Release(Driver):
     def helm(self, verb: str, *options: str) -> str:
         """Run Helm's install or upgrade on the release."""
         roots = setting(f"nvidiaDriverRoot={self.node.root}", f"hostRoot={self.node.root}")
-        values = [f"--values={self._values}", *roots]
-        return self.run_helm(verb, NAME, str(CHART), *values, *options)
+        return self.run_helm(verb, NAME, str(CHART), *roots, *options)
 
     def run_helm(self, *arguments: str) -> str:
         """Run Helm on the cluster in the release's namespace."""
@@ -81,14 +85,19 @@ class Release(Driver):
         self.wait_started()
         eventually(lambda: self.device_names() == self._devices, "all devices are published")
 
+    def set_config(self, name: str, config: str | None) -> None:
+        """Change an entry of the release's node configurations, or take it away."""
+        path = f"/api/v1/namespaces/{NAME}/configmaps/{NAME}-node-config"
+        self.cluster.api.patch(path, {"data": {f"{name}.yaml": config}})
+
     @contextmanager
-    def chosen(self, name: str) -> Iterator[None]:
-        """Let the configuration with this name count for a while, by the label of the Node."""
-        self.label(CONFIG_LABEL, name)
+    def configured(self, config: str) -> Iterator[None]:
+        """Let another node configuration count for a while; nothing is restarted."""
+        self.set_config(_DEFAULT, config)
         try:
             yield
         finally:
-            self.label(CONFIG_LABEL, None)
+            self.set_config(_DEFAULT, PLAIN)
 
     def label(self, key: str, value: str | None) -> None:
         """Set a label of the Node, or take it away."""
@@ -153,10 +162,3 @@ class Release(Driver):
             and (part == AGENT or status.get("updatedNumberScheduled", 0) == 1)
             and len(self.pods(part)) == 1
         )
-
-
-def _node_configs() -> Mapping[str, Any]:
-    """Node configurations by name: of the examples, and the default one."""
-    found = {path.stem: yaml.safe_load(path.read_text()) for path in _NODE_CONFIGS.glob("*.yaml")}
-    plain = {"apiVersion": "config.gpu-dra-driver.dev/v1alpha1", "kind": "NodeConfig"}
-    return {"default": plain, **found}

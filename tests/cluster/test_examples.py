@@ -1,4 +1,7 @@
-"""The examples of one device each, all at once: each sees exactly what it says it asks for."""
+"""The examples of one device each, all at once: each sees exactly what it says it asks for.
+
+As all examples, with the driver as Helm installs it.
+"""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -8,7 +11,8 @@ import pytest
 
 from tests.cluster import examples, view
 from tests.cluster.api import Object
-from tests.cluster.driver import Driver, eventually
+from tests.cluster.driver import eventually
+from tests.cluster.release import Release
 from tests.cluster.workload import Namespace
 
 _GIB: Final = 1 << 30
@@ -59,16 +63,16 @@ class Running:
 
 
 @pytest.fixture(scope="module")
-def running(installed: Driver) -> Iterator[Running]:
+def running(released: Release) -> Iterator[Running]:
     """Apply all examples together and wait until their Pods run."""
-    installed.wait_settled()
-    uuid = installed.node.gpu(_WANTED_GPU)["uuid"]
+    released.wait_settled()
+    uuid = released.node.gpu(_WANTED_GPU)["uuid"]
     manifests = {name: examples.objects(name, uuid) for name in _WANTED}
     pods = {
         name: [item for item in objects if item["kind"] == "Pod"]
         for name, objects in manifests.items()
     }
-    with installed.namespace() as namespace:
+    with released.namespace() as namespace:
         certain = "05-by-uuid"  # first, since only one GPU will do
         namespace.apply(*manifests.pop(certain))
         namespace.wait_pod("by-uuid", "Running")
@@ -80,11 +84,11 @@ def running(installed: Driver) -> Iterator[Running]:
 
 @pytest.mark.parametrize("example", _WANTED)
 def test_an_example_sees_exactly_its_devices(
-    installed: Driver, running: Running, example: str
+    released: Release, running: Running, example: str
 ) -> None:
     (name,) = running.devices(example)
-    assert _WANTED[example](*view.device(installed.node, name))
-    wanted = view.expected(installed.node, [name])
+    assert _WANTED[example](*view.device(released.node, name))
+    wanted = view.expected(released.node, [name])
     for pod, container in running.containers(example):
         assert view.seen(running.namespace, pod, container) == wanted
 
@@ -106,7 +110,7 @@ def test_the_unchanged_pod_has_a_claim_that_the_scheduler_made(running: Running)
     assert made.startswith("unchanged-pod-extended-resources-")
 
 
-def test_the_cdi_files_are_valid(installed: Driver, running: Running) -> None:
-    files = installed.cdi_files()
+def test_the_cdi_files_are_valid(released: Release, running: Running) -> None:
+    files = released.cdi_files()
     assert len(files) == len(_WANTED) + 1  # what all GPUs share has one of its own
-    installed.cluster.validate_cdi(*files)
+    released.cluster.validate_cdi(*files)

@@ -7,12 +7,11 @@ from typing import Any, Final
 import pytest
 
 from dra_driver.simulator.node_file import alike
-from tests.cluster import examples, view
+from tests.cluster import view
 from tests.cluster.claims import claim, of_parent, profile_class, use
 from tests.cluster.driver import CHECKOUT, Driver, eventually
 from tests.cluster.workload import pod
 
-EXAMPLE: Final = "21-layout"
 _CONFIG: Final = (CHECKOUT / "examples/nodeconfigs/layout.yaml").read_text()
 _BALANCED: Final = _CONFIG.replace("layout: one-big-four-small", "layout: all-balanced")
 # Partitions of an H100 80GB by the example, and by mig-parted's own file for this model.
@@ -33,17 +32,6 @@ def static(installed_layout: Driver) -> Driver:
     _wait_published(installed_layout, 0, _EXAMPLES)
     _wait_published(installed_layout, 1, _EXAMPLES)
     return installed_layout
-
-
-def test_the_example_gets_a_partition_of_the_layout(static: Driver) -> None:
-    before = view.partitions(static.node)
-    with static.namespace() as namespace:
-        namespace.apply(*examples.objects(EXAMPLE))
-        namespace.wait_pod("layout", "Running")
-        (name,) = view.devices_of(namespace, "layout")
-        assert view.device(static.node, name)[1]["profile"] == "3g.40gb"
-        assert view.seen(namespace, "layout") == view.expected(static.node, [name])
-    assert view.partitions(static.node) == before
 
 
 @pytest.mark.every_release

@@ -6,7 +6,8 @@ from typing import Final
 import pytest
 
 from tests.cluster import examples, view
-from tests.cluster.driver import Driver, eventually
+from tests.cluster.driver import eventually
+from tests.cluster.release import Release
 from tests.cluster.workload import Namespace
 
 # Profiles that each container has, in any order; on these H100 they are of one GPU.
@@ -20,22 +21,30 @@ _WANTED: Final[Mapping[str, Mapping[str, list[str]]]] = {
 }
 
 
+# One of each GPU that can be cut: those of one with partitions of others are not offered.
+_DYNAMIC: Final = {f"gpu-{minor}-mig-1g10gb-19-6" for minor in range(9)}
+
+
 @pytest.fixture(scope="module")
-def running(installed_partitioning: Driver) -> Iterator[Namespace]:
-    """Apply all of them and wait until their Pods run; in the end no partition is left."""
-    with installed_partitioning.namespace() as namespace:
-        namespace.apply(*(item for name in _WANTED for item in examples.objects(name)))
-        for name in _WANTED:
-            namespace.wait_pod(_pod(name), "Running")
-        yield namespace
-    assert view.partitions(installed_partitioning.node) == []
+def running(released: Release) -> Iterator[Namespace]:
+    """Apply all of them and wait until their Pods run; in the end their partitions are gone."""
+    before = view.partitions(released.node)
+    with released.configured(examples.node_config("dynamic.yaml")):
+        eventually(lambda: released.device_names() >= _DYNAMIC, "what can be made is published")
+        with released.namespace() as namespace:
+            namespace.apply(*(item for name in _WANTED for item in examples.objects(name)))
+            for name in _WANTED:
+                namespace.wait_pod(_pod(name), "Running")
+            yield namespace
+        assert view.partitions(released.node) == before
+    released.wait_settled()
 
 
 @pytest.mark.parametrize("example", _WANTED)
 def test_an_example_sees_exactly_its_partitions(
-    installed_partitioning: Driver, running: Namespace, example: str
+    released: Release, running: Namespace, example: str
 ) -> None:
-    node, pod, parents = installed_partitioning.node, _pod(example), set()
+    node, pod, parents = released.node, _pod(example), set()
     for container, profiles in _WANTED[example].items():
         names = view.devices_of(running, pod, container)
         found = [view.device(node, name) for name in names]
@@ -51,16 +60,15 @@ def test_an_example_sees_exactly_its_partitions(
     assert len(parents) == 1
 
 
-def test_no_two_examples_share_a_partition(
-    installed_partitioning: Driver, running: Namespace
-) -> None:
+def test_no_two_examples_share_a_partition(released: Release, running: Namespace) -> None:
     names = [
         name
         for example, containers in _WANTED.items()
         for container in containers
         for name in view.devices_of(running, _pod(example), container)
     ]
-    assert sorted(names) == sorted(view.partitions(installed_partitioning.node))
+    others = [name for name in view.partitions(released.node) if name.startswith("gpu-9-")]
+    assert sorted([*names, *others]) == sorted(view.partitions(released.node))
 
 
 def _pod(example: str) -> str:

@@ -6,20 +6,21 @@ from typing import Any, Final
 
 import pytest
 
-from dra_driver.simulator.node_file import GpuSpec, NodeSpec, PartitionSpec
 from tests.cluster import examples, view
-from tests.cluster.claims import from_template, profile_class, template
-from tests.cluster.driver import Driver, eventually
+from tests.cluster.claims import (
+    MIG_CLASS,
+    by_uuid,
+    claim,
+    from_template,
+    profile_class,
+    template,
+    use,
+)
+from tests.cluster.driver import eventually
 from tests.cluster.mps import MpsNode
+from tests.cluster.release import Release
 from tests.cluster.workload import Namespace, pod
 
-_PLAIN: Final = "apiVersion: config.gpu-dra-driver.dev/v1alpha1\nkind: NodeConfig\n"
-_GPUS: Final = NodeSpec(
-    gpus=(
-        GpuSpec(model="h100-80gb", count=7),
-        GpuSpec(model="h100-80gb", partitions=(PartitionSpec(profile="1g.10gb"),)),
-    )
-)
 _GIB: Final = 1 << 30
 _BOTH: Final = "first", "second"
 # Containers of each Pod; `_BOTH` have the same device.
@@ -38,40 +39,40 @@ _EITHER: Final = "29-partition-or-share"
 EXAMPLES: Final = {*_ALONE, _SHARED_PODS, _NAMESPACES, _MEMORY, _EITHER}
 
 
-@pytest.fixture(scope="module")
-def mps(installed: Driver) -> Iterator[MpsNode]:
-    """Give the node other GPUs, and the MPS agent."""
-    with MpsNode.in_place_of(installed, _GPUS, _PLAIN) as node:
-        yield node
+@pytest.fixture
+def mps(release: Release) -> Iterator[MpsNode]:
+    """Give the node with the MPS agent, of whose work nothing is left in the end."""
+    node = MpsNode(release)
+    yield node
+    assert node.leftovers() == []
+    release.wait_settled()
 
 
 @contextmanager
-def _with_config(mps: MpsNode, name: str, *wanted: str) -> Iterator[Namespace]:
+def _with_config(release: Release, name: str, *wanted: str) -> Iterator[Namespace]:
     """Give a namespace on a node with a configuration, by which GPU 1 is shared.
 
     Waits for this and for devices that it makes; in the end nothing of it is left.
     """
 
     def is_shared() -> bool:
-        found = {item["name"]: item for item in mps.driver.devices()}
+        found = {item["name"]: item for item in release.devices()}
         shared = bool(found.get("gpu-1", {}).get("allowMultipleAllocations"))
         return shared and found.keys() >= set(wanted)
 
-    with mps.driver.configured(examples.node_config(name)):
+    with release.configured(examples.node_config(f"{name}.yaml")):
         eventually(is_shared, f"the node is as {name} says")
-        with mps.driver.namespace() as namespace:
+        with release.namespace() as namespace:
             yield namespace
-        assert mps.leftovers() == []
     eventually(
-        lambda: not any("allowMultipleAllocations" in item for item in mps.driver.devices()),
+        lambda: not any("allowMultipleAllocations" in item for item in release.devices()),
         "nothing is shared any more",
     )
-    mps.driver.wait_settled()
 
 
-def test_containers_share_what_their_pod_has(mps: MpsNode) -> None:
+def test_containers_share_what_their_pod_has(release: Release, mps: MpsNode) -> None:
     """All examples at once whose claims have their devices alone."""
-    with mps.driver.namespace() as namespace:
+    with release.namespace() as namespace:
         namespace.apply(*(item for name in _ALONE for item in examples.objects(name)))
         pods = {name: both for made in _ALONE.values() for name, both in made.items()}
         for name in pods:
@@ -110,17 +111,17 @@ def _check_strategies(mps: MpsNode, namespace: Namespace) -> None:
     assert not _reaches_mps(namespace, name, "turns")
 
 
-def test_four_unchanged_pods_have_one_gpu(mps: MpsNode) -> None:
-    with _with_config(mps, "shares.yaml") as namespace:
+def test_four_unchanged_pods_have_one_gpu(release: Release, mps: MpsNode) -> None:
+    with _with_config(release, "shares") as namespace:
         namespace.apply(*examples.objects(_SHARED_PODS))
-        found = examples.running(mps.driver, namespace, "app=shared-pods", 4)
+        found = examples.running(release, namespace, "app=shared-pods", 4)
         assert found == [{"gpu-0"}] * 4
 
 
-def test_two_namespaces_have_one_server(mps: MpsNode) -> None:
+def test_two_namespaces_have_one_server(release: Release, mps: MpsNode) -> None:
     with (
-        _with_config(mps, "shares-mps.yaml"),
-        examples.own_namespaces(mps.driver, _NAMESPACES) as namespaces,
+        _with_config(release, "shares-mps"),
+        examples.own_namespaces(release, _NAMESPACES) as namespaces,
     ):
         for namespace in namespaces:
             namespace.wait_pod("mps-namespaces", "Running")
@@ -130,19 +131,21 @@ def test_two_namespaces_have_one_server(mps: MpsNode) -> None:
         assert users == {"1001", "1002"}
 
 
-def test_pods_have_so_much_memory_of_one_gpu(mps: MpsNode) -> None:
-    with _with_config(mps, "memory.yaml") as namespace:
+def test_pods_have_so_much_memory_of_one_gpu(release: Release, mps: MpsNode) -> None:
+    with _with_config(release, "memory") as namespace:
         namespace.apply(*examples.objects(_MEMORY))
-        found = examples.running(mps.driver, namespace, "app=memory-shares", 3)
+        found = examples.running(release, namespace, "app=memory-shares", 3)
         assert found == [{"gpu-0"}] * 3
         for name in namespace.pods("app=memory-shares"):
-            (claim,) = namespace.claims_of(name).values()
-            assert _consumed(claim) == ["10Gi"]
+            (made,) = namespace.claims_of(name).values()
+            assert _consumed(made) == ["10Gi"]
 
 
-def test_a_partition_and_then_a_share(mps: MpsNode) -> None:
-    """Once the first GPU is full of partitions."""
-    with _with_config(mps, "partition-or-share.yaml", "gpu-0-mig-1g20gb-15-6") as namespace:
+def test_a_partition_and_then_a_share(release: Release, mps: MpsNode) -> None:
+    """Once the first GPU is full of partitions, and the one of another GPU has its Pod."""
+    with _with_config(release, "partition-or-share", "gpu-0-mig-1g20gb-15-6") as namespace:
+        namespace.apply(claim("other", MIG_CLASS, _big_partition(mps)))
+        namespace.run(pod("other", claims=use("other")))
         namespace.apply(*examples.objects(_EITHER))
         namespace.wait_pod("partition-or-share", "Running")
         first = _device(mps, namespace, "partition-or-share")
@@ -151,8 +154,8 @@ def test_a_partition_and_then_a_share(mps: MpsNode) -> None:
         namespace.run(pod("rest", claims=from_template("rest")))
         namespace.run(pod("share", claims=from_template("partition-or-share")))
         assert view.devices_of(namespace, "share") == ["gpu-1"]
-        (claim,) = namespace.claims_of("share").values()
-        assert _consumed(claim) == ["10Gi"]
+        (made,) = namespace.claims_of("share").values()
+        assert _consumed(made) == ["10Gi"]
 
 
 def _device(mps: MpsNode, namespace: Namespace, pod_name: str, container: str = "main") -> str:
@@ -172,12 +175,23 @@ def _gpu(mps: MpsNode, namespace: Namespace, pod_name: str, container: str = "fi
     return view.device(mps.node, name)[0]
 
 
+def _big_partition(mps: MpsNode) -> str:
+    """Select the one with room enough of those that are there without any claim."""
+    found = [instance for gpu in mps.node.show()["gpus"] for instance in gpu["instances"]]
+    (uuid,) = (
+        instance["computeInstances"][0]["uuid"]
+        for instance in found
+        if instance["profile"] == "3g.40gb"
+    )
+    return by_uuid(uuid)
+
+
 def _reaches_mps(namespace: Namespace, pod_name: str, container: str) -> bool:
     mounts = namespace.exec(pod_name, ["cat", "/proc/1/mountinfo"], container)
     return "/tmp/nvidia-mps" in mounts
 
 
-def _consumed(claim: Any) -> list[str]:
+def _consumed(made: Any) -> list[str]:
     """Amounts of memory that a claim has of its devices."""
-    results = claim["status"]["allocation"]["devices"]["results"]
+    results = made["status"]["allocation"]["devices"]["results"]
     return [result["consumedCapacity"]["memory"] for result in results]
