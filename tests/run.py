@@ -6,8 +6,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TextIO
 from xml.etree import ElementTree as ET
 
 from tests.cluster.variants import VARIANTS, Variant
@@ -72,15 +74,21 @@ class Run:
     seed: int
     total: Counts = field(default_factory=Counts)
     minutes: dict[str, float] = field(default_factory=dict)
+    output: TextIO | None = None  # None: the process's own
 
     def level(self, name: str, steps: Sequence[Step]) -> None:
         """Run all steps of a level, also after a failure: it shows everything at once."""
         begin = time.monotonic()
         for step in steps:
-            print(f"\n---- {name}: {step.name}", flush=True)
-            self.total.add(run_step(step))
+            print(f"\n---- {name}: {step.name}", file=self.output, flush=True)
+            self.total.add(run_step(step, self.output))
         self.minutes[name] = (time.monotonic() - begin) / 60
-        print(f"---- {name}: {self.minutes[name]:.1f} minutes", flush=True)
+        print(f"---- {name}: {self.minutes[name]:.1f} minutes", file=self.output, flush=True)
+
+    def add(self, other: "Run") -> None:
+        """Add what another run has found beside this one."""
+        self.total.add(other.total)
+        self.minutes.update(other.minutes)
 
     def pytest(self, name: str, *paths: str, more: Sequence[str] = ()) -> Step:
         """Make a step of the tests in `paths`."""
@@ -116,15 +124,17 @@ def main() -> int:
     return 0 if run.total.good else 1
 
 
-def run_step(step: Step) -> Counts:
+def run_step(step: Step, output: TextIO | None = None) -> Counts:
     """Run one command. A failure that no count tells of is an error of its own."""
     if step.report is not None:
         step.report.parent.mkdir(parents=True, exist_ok=True)
         step.report.unlink(missing_ok=True)
-    status = subprocess.run(step.argv, cwd=_ROOT, check=False).returncode
+    status = subprocess.run(
+        step.argv, cwd=_ROOT, check=False, stdout=output, stderr=output and subprocess.STDOUT
+    ).returncode
     counts = read_report(step.report) if step.report is not None else Counts()
     if status and counts.good:
-        print(f"---- {step.name}: exit status {status}", flush=True)
+        print(f"---- {step.name}: exit status {status}", file=output, flush=True)
         counts.errors += 1
     return counts
 
@@ -170,7 +180,21 @@ def _cluster(run: Run, wish: str) -> None:
         print("\n---- cluster: left out for the reasons above (--cluster=auto)", flush=True)
         return
     run.level("cluster build", [_build_step(version) for version in sorted(_VERSIONS)])
-    for variant in VARIANTS:
+    newest, *older = VARIANTS
+    _RESULTS.mkdir(parents=True, exist_ok=True)
+    with (_RESULTS / "older-clusters.log").open("w+") as log, ThreadPoolExecutor(1) as executor:
+        # Side by side, since they wait more than they work. Each has a sandbox of its own.
+        beside = Run(run.seed, output=log)
+        others = executor.submit(_clusters, beside, older)
+        _clusters(run, [newest])
+        others.result()
+        log.seek(0)
+        print(log.read(), flush=True)
+    run.add(beside)
+
+
+def _clusters(run: Run, variants: Sequence[Variant]) -> None:
+    for variant in variants:
         run.level(f"cluster {variant.name}", [_cluster_step(variant)])
 
 

@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from typing import TextIO
 
 import pytest
 
@@ -72,7 +73,7 @@ def test_every_cluster_has_a_report_and_minutes_of_its_own(
 ) -> None:
     steps: list[Step] = []
 
-    def fail(step: Step) -> Counts:
+    def fail(step: Step, output: TextIO | None) -> Counts:
         steps.append(step)
         return Counts(failed=1)
 
