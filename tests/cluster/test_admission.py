@@ -321,26 +321,3 @@ def test_no_answer_is_lost_while_certificates_change(webhook: Installed, paths: 
         webhook.api.patch(_SECRET, {"data": dict.fromkeys(secret["data"], None)})
         webhook.start()
     refusal(lambda: webhook.api.create(path, claim(entry(WRONG))))
-
-
-def test_its_pods_are_allowed_where_pod_security_is_restricted(
-    webhook: Installed, cluster: Cluster
-) -> None:
-    space = Namespace(cluster, f"restricted-{next(_names)}")
-    space.create({"pod-security.kubernetes.io/enforce": "restricted"})
-    try:
-        space.apply({**webhook.objects["ServiceAccount"], "metadata": {"name": _NAME}})
-        template = webhook.objects["Deployment"]["spec"]["template"]
-        pod = {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": {"name": "it"},
-            "spec": template["spec"],
-        }
-        path = f"/api/v1/namespaces/{space.name}/pods?dryRun=All"
-        webhook.api.create(path, pod)
-        loose = {**template["spec"], "securityContext": {}}
-        with pytest.raises(ApiError, match="violates PodSecurity"):
-            webhook.api.create(path, {**pod, "spec": loose})
-    finally:
-        space.remove()
