@@ -118,7 +118,7 @@ def _what(error: ErrorDetails, path: Path, model: type[BaseModel]) -> str:
     if kind == "extra_forbidden":
         return f"unknown field; allowed: {', '.join(_fields_at(path[:-1], model))}"
     if kind == "missing":
-        return "is missing" + _words_allowed(path, model)
+        return f"is missing; {_wanted(path, model)}"
     if kind == "literal_error":
         return f"{found}; allowed: {str(context['expected']).replace(' or ', ', ')}"
     if kind == "value_error":
@@ -150,14 +150,14 @@ def _fields_at(path: Path, model: type[BaseModel]) -> Iterator[str]:
         yield field.alias or name
 
 
-def _words_allowed(path: Path, model: type[BaseModel]) -> str:
-    """Say which words a field takes, if it takes only some."""
+def _wanted(path: Path, model: type[BaseModel]) -> str:
+    """Say what a field takes that is not there."""
     kind: Any = model
     for part in path:
         kind = _inner(kind, part)
-    if get_origin(kind) is not Literal:
-        return ""
-    return f"; allowed: {', '.join(repr(word) for word in get_args(kind))}"
+    if get_origin(kind) is Literal:
+        return f"allowed: {', '.join(repr(word) for word in get_args(kind))}"
+    return f"allowed: {_KINDS['bool_type']}" if kind is bool else "it is required"
 
 
 def _inner(kind: Any, part: str | int) -> Any:  # noqa: ANN401 - a type form

@@ -79,6 +79,7 @@ FREE_TEXT = {("rules", 0, "match", "model"), ("rules", 0, "match", "nodeLabels",
 FREE_KEYS = {"nodeLabels", "layouts", "mig-devices"}
 AMOUNTS = {"reserve", "defaultPinnedDeviceMemoryLimit", "shmSize"}  # may be plain numbers too
 FIELDS = dict(fields(NodeConfig, SAMPLE))
+REMEDY = re.compile(r"allowed: .|such as .|only allowed .|is missing; .|supported .")
 
 
 def changed(path: Path, value: Any) -> str:
@@ -120,6 +121,7 @@ def test_another_type_is_refused(path: Path) -> None:
     where = rf"line {line_of(text, str(wrong))}: {re.escape(words(path))}{item}: "
     assert re.match(where, message), message
     assert str(wrong) in message
+    assert REMEDY.search(message), message
 
 
 @pytest.mark.parametrize("path", FIELDS, ids=words)
@@ -131,6 +133,7 @@ def test_nothing_is_no_value(path: Path) -> None:
     except SettingInvalid as error:
         assert str(error).startswith("line ")
         assert words(path) in str(error) or words(path[:-1]) in str(error)
+        assert REMEDY.search(str(error)), error
     else:
         assert found == load(yaml.safe_dump(without(SAMPLE, path)))
 
@@ -151,7 +154,7 @@ def test_another_word_is_refused(path: Path) -> None:
         else (f"unknown time-slice interval: {WRONG}, ")
     )
     assert message.startswith(start + found)
-    assert re.search(r"allowed: |such as |supported ", message), message
+    assert REMEDY.search(message), message
 
 
 @pytest.mark.parametrize("number", [HUGE, -HUGE])
@@ -178,6 +181,7 @@ def test_an_unknown_neighbour_is_refused(path: Path) -> None:
     message = refusal(text)
     line = line_of(text, UNKNOWN)
     assert message.startswith(f"line {line}: {words((*path, UNKNOWN))}: ")
+    assert REMEDY.search(message), message
     model = model_at(NodeConfig, path)
     assert (model is None) == bool(FREE_KEYS & {*path[-1:]})
     if model is not None:
@@ -195,8 +199,8 @@ NEEDED = {
     ("layouts",): "layout: 'mine' is no layout; allowed: all-disabled, ",
     ("layouts", "mine"): "layout: 'mine' is no layout; allowed: all-disabled, ",
     ("layouts", "mine", 0): "layouts.mine: an empty list is not allowed; allowed: at least 1",
-    ("layouts", "mine", 0, "devices"): "layouts.mine[0].devices: is missing",
-    ("layouts", "mine", 0, "mig-enabled"): "layouts.mine[0].mig-enabled: is missing",
+    ("layouts", "mine", 0, "devices"): "layouts.mine[0].devices: is missing; it is required",
+    ("layouts", "mine", 0, "mig-enabled"): "layouts.mine[0].mig-enabled: is missing; allowed: true",
     ("layouts", "mine", 0, "mig-devices"): "layouts.mine[0]: mig-devices is missing; it is",
 }
 
@@ -205,7 +209,10 @@ NEEDED = {
 def test_what_must_be_there_is_missed(path: Path) -> None:
     text = yaml.safe_dump(without(SAMPLE, path), sort_keys=False)
     if path in NEEDED:
-        assert NEEDED[path] in refusal(text)
+        message = refusal(text)
+        assert re.match(r"line \d+: ", message)
+        assert NEEDED[path] in message
+        assert REMEDY.search(message), message
     else:
         load(text)
 
