@@ -92,7 +92,9 @@ def test_the_agent_is_never_replaced_by_itself_and_has_no_token(helm: Helm) -> N
 
 def test_each_part_has_an_account_of_its_own(helm: Helm) -> None:
     objects = helm.objects(*setting(*EVERYTHING))
-    accounts = {each["metadata"]["name"] for each in objects if each["kind"] == "ServiceAccount"}
+    made = [each for each in objects if each["kind"] == "ServiceAccount"]
+    assert not any(each["automountServiceAccountToken"] for each in made), "Pods ask for it"
+    accounts = {each["metadata"]["name"] for each in made}
     used = [
         each["spec"]["template"]["spec"]["serviceAccountName"]
         for each in objects
