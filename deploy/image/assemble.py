@@ -17,7 +17,7 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from deploy.image import sbom
+from deploy.image import debian, sbom
 
 PACKAGES = (
     "gcc-12-base",  # licence of the next two
@@ -159,20 +159,11 @@ def _remove(paths: Iterable[Path]) -> None:
 
 
 def _unpack(root: Path) -> dict[str, bytes]:
-    """Download Debian's packages with lists of our own, unpack them, and tell what they are."""
+    """Download Debian's packages, unpack them, and tell what they are."""
     described = {}
     with tempfile.TemporaryDirectory() as name:
         scratch = Path(name)
-        for part in ("lists/partial", "cache/archives/partial"):
-            (scratch / part).mkdir(parents=True)
-        options = [
-            "--quiet=2",
-            "--option=APT::Sandbox::User=",
-            f"--option=Dir::State::Lists={scratch}/lists",
-            f"--option=Dir::Cache={scratch}/cache",
-        ]
-        _run("apt-get", *options, "update", cwd=scratch)
-        _run("apt-get", *options, "download", *PACKAGES, cwd=scratch)
+        debian.download(PACKAGES, scratch)
         for package in PACKAGES:
             (archive,) = scratch.glob(f"{package}_*.deb")
             content = subprocess.run(
@@ -198,8 +189,8 @@ def _pip(root: Path, *what: str) -> None:
     shutil.rmtree(root / _SITE / "bin", ignore_errors=True)  # programs for the machine's Python
 
 
-def _run(*argv: str | Path, cwd: Path | None = None) -> None:
-    subprocess.run(argv, check=True, cwd=cwd, stdin=subprocess.DEVNULL)
+def _run(*argv: str | Path) -> None:
+    subprocess.run(argv, check=True, stdin=subprocess.DEVNULL)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,8 @@ import platform
 import tempfile
 from pathlib import Path
 
-from tests.cluster.cache import artifact, run, say
+from deploy.image.debian import download
+from tests.cluster.cache import HarnessError, artifact, run, say
 
 PACKAGES = (
     "busybox-static",  # the shell of all images
@@ -30,17 +31,10 @@ def _download(folder: Path) -> None:
     say(f"Debian packages: downloading {', '.join(PACKAGES)}")
     with tempfile.TemporaryDirectory(dir=folder) as name:
         scratch = Path(name)
-        # Package lists of our own: the machine's may be missing or old, and stay as they are.
-        for part in ("lists/partial", "cache/archives/partial"):
-            (scratch / part).mkdir(parents=True)
-        options = [
-            "--quiet=2",
-            "--option=APT::Sandbox::User=",
-            f"--option=Dir::State::Lists={scratch}/lists",
-            f"--option=Dir::Cache={scratch}/cache",
-        ]
-        run(["apt-get", *options, "update"], what="apt-get update", cwd=scratch)
-        run(["apt-get", *options, "download", *PACKAGES], what="apt-get download", cwd=scratch)
+        try:
+            download(PACKAGES, scratch)
+        except RuntimeError as error:
+            raise HarnessError(str(error)) from error
         for package in PACKAGES:
             (archive,) = scratch.glob(f"{package}_*.deb")
             run(["dpkg-deb", "-x", archive, folder / package], what=f"unpacking of {package}")

@@ -48,7 +48,7 @@ def archives() -> Mapping[str, Path]:
 def _base() -> Path:
     """Return the folder of the layer that holds Debian's and Python's packages."""
     digest = hashlib.sha256(sys.version.encode())
-    for source in (_FOLDER / "assemble.py", _FOLDER / "sbom.py", _REQUIREMENTS, Path(oci.__file__)):
+    for source in (*sorted(_FOLDER.glob("*.py")), _REQUIREMENTS, Path(oci.__file__)):
         digest.update(source.read_bytes())
     return artifact("driver-image-base", digest.hexdigest(), _make_base)
 
