@@ -96,4 +96,5 @@ def _status(
         share_id=device.share_id,
         memory_limit=device.share_memory if device.client_limit is None else device.client_limit,
         limit_level=level_of(device, held),
+        driver_version=inventory.driver_version if inventory else "",
     )

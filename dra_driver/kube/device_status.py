@@ -104,3 +104,5 @@ def _data(device: DeviceStatus) -> Iterator[tuple[str, Any]]:
         yield "gpuInstanceID", device.gi_id
     if device.ci_id is not None:
         yield "computeInstanceID", device.ci_id
+    if device.driver_version:
+        yield "driverVersion", device.driver_version

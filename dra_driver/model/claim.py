@@ -96,6 +96,7 @@ class DeviceStatus:
     share_id: str | None = None
     memory_limit: int | None = None  # bytes; only for a share by memory
     limit_level: MemoryLimitLevel = MemoryLimitLevel.NONE
+    driver_version: str = ""  # of the GPU driver, as it says it; empty: not known
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,8 @@ def test_the_status_of_a_claim_names_its_partitions(partitioning: Driver) -> Non
         namespace.run(pod("user", claims=use("parts", "whole")))
         names = view.allocated(namespace.claim("parts"))
         told = _wait_told(namespace, "parts")
+        created = namespace.claim("parts")["metadata"]["creationTimestamp"]
+        version = (node.root / "sys/module/nvidia/version").read_text().strip()
         assert {item["device"]: item["data"]["uuid"] for item in told} == {
             name: view.uuid(node, name) for name in names
         }
@@ -37,9 +39,15 @@ def test_the_status_of_a_claim_names_its_partitions(partitioning: Driver) -> Non
             assert item["data"]["parentUUID"] == gpu["uuid"]
             assert item["data"]["profile"] == instance["profile"]
             assert item["data"]["gpuInstanceID"] == instance["id"]
-            assert [(each["type"], each["status"]) for each in item["conditions"]] == [
-                ("Ready", "True")
+            assert item["data"]["driverVersion"] == version
+            (condition,) = item["conditions"]
+            assert [condition[key] for key in ("type", "status", "reason")] == [
+                "Ready",
+                "True",
+                "Prepared",
             ]
+            assert instance["profile"] in condition["message"]
+            assert condition["lastTransitionTime"] >= created, "not before there was a claim"
         assert "devices" not in namespace.claim("whole")["status"]
         namespace.delete_pod("user")
         eventually(

@@ -99,9 +99,12 @@ def test_a_partition_is_told_beside_what_others_tell(bed: NodeBed) -> None:
         "placement": {"start": 6, "size": 1},
         "gpuInstanceID": instance["id"],
         "computeInstanceID": instance["computeInstances"][0]["id"],
+        "driverVersion": (bed.node.root / "sys/module/nvidia/version").read_text().strip(),
     }
     (condition,) = entry["conditions"]
     assert (condition["type"], condition["status"]) == ("Ready", "True")
+    assert condition["reason"] == "Prepared"
+    assert uuid in condition["message"]
     since = datetime.fromisoformat(condition["lastTransitionTime"]).timestamp()
     assert before <= since <= time.time()
     assert told(bed, "one", NIC["driver"]) == [NIC_STATUS]

@@ -68,6 +68,7 @@ def test_a_partition_that_was_made_is_told_with_its_profile() -> None:
             gi_id=9,
             ci_id=0,
             share_id="s-1",
+            driver_version="580.95.05",
         ),
     )
 
@@ -118,6 +119,7 @@ def test_a_share_by_memory_tells_its_limit_and_how_hard_it_holds() -> None:
         "uuid": GPU.uuid,
         "memoryLimit": "10Gi",
         "memoryLimitLevel": "none",
+        "driverVersion": "580.95.05",
     }
     assert (last["type"], last["parentUUID"], last["memoryLimit"]) == ("mig", GPU.uuid, "1Gi")
 

@@ -1,11 +1,13 @@
 """What a claim's status says after a write, whose words stay, and what refusals mean."""
 
+import json
 from typing import Any
 
 import pytest
 
 from dra_driver.kube import KubeClient, Refused
-from dra_driver.model import ClaimRef, ClaimStatus, DeviceStatus, Placement
+from dra_driver.kube.device_status import status_patch
+from dra_driver.model import ClaimRef, ClaimStatus, DeviceStatus, MemoryLimitLevel, Placement
 from dra_driver.model.errors import (
     ApiUnavailable,
     ClaimChanged,
@@ -32,6 +34,7 @@ def device(name: str = SLOT, **changes: Any) -> DeviceStatus:
         "placement": Placement(6, 1),
         "gi_id": 13,
         "ci_id": 0,
+        "driver_version": "580.95.05",
     }
     return DeviceStatus(**(base | changes))
 
@@ -81,15 +84,31 @@ def test_a_partition_is_told_in_one_request(server: ApiServer, kube: KubeClient)
                 "placement": {"start": 6, "size": 1},
                 "gpuInstanceID": 13,
                 "computeInstanceID": 0,
+                "driverVersion": "580.95.05",
             },
         }
     ]
     assert told(server, NIC["driver"]) == [NIC_STATUS]
 
 
+def test_the_longest_entry_is_far_below_what_the_server_takes() -> None:
+    most = device(
+        uuid="MIG-" + "f" * 90,
+        parent_uuid="GPU-" + "f" * 90,
+        profile="1g.10gb+me.all" * 5,
+        share_id=SHARE,
+        memory_limit=81_559 << 20,
+        limit_level=MemoryLimitLevel.MPS_CLIENT,
+    )
+    patch = status_patch(ClaimStatus(ClaimRef("n", "c", "u"), 0, (most,)), DRIVER)
+    (entry,) = patch["status"]["devices"]
+    assert len(json.dumps(entry["data"])) < 1024 < 10 * 1024
+    assert len(entry["conditions"]) <= 8
+
+
 def test_what_is_not_known_is_left_out(server: ApiServer, kube: KubeClient) -> None:
     ref = add_claim(server, SLOT)
-    bare = device(profile="", gi_id=None, ci_id=None)
+    bare = device(profile="", gi_id=None, ci_id=None, driver_version="")
     kube.apply_claim_status(ClaimStatus(ref, 0, (bare,)))
     (entry,) = told(server)
     assert entry["conditions"][0]["message"] == "partition MIG-1 of GPU-1 is ready"
