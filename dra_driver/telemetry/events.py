@@ -2,7 +2,7 @@
 
 What fails fails again and again: the kubelet alone tries a claim once a minute, for ever. So the
 same words about the same object are said at once, then after a pause that doubles each time, with
-how often they were meant; and other words about it only as far as its budget goes.
+how often they were meant; and other words with the same reason only as far as a budget goes.
 """
 
 import threading
@@ -18,7 +18,7 @@ _PENDING: Final = 256  # beyond this the oldest undelivered event is dropped: ev
 _REMEMBERED: Final = 1024  # events, and objects, of which it is known when they were told last
 _FIRST_PAUSE: Final = 60.0
 _LONGEST_PAUSE: Final = 3600.0  # the API server itself forgets Events after an hour
-_BURST: Final = 25  # different events about one object at once, as in client-go
+_BURST: Final = 25  # different events of one reason about one object at once, as in client-go
 _REFILL: Final = 60.0  # seconds until one more may be told
 
 V = TypeVar("V")
@@ -57,7 +57,7 @@ class EventQueue:
         self._ready = threading.Condition()
         self._pending: OrderedDict[Event, Event] = OrderedDict()
         self._said: OrderedDict[Event, _Said] = OrderedDict()
-        self._budgets: OrderedDict[ClaimRef | None, float] = OrderedDict()
+        self._budgets: OrderedDict[tuple[ClaimRef | None, str], float] = OrderedDict()
         self._closed = False
 
     def add(self, event: Event) -> None:
@@ -68,7 +68,7 @@ class EventQueue:
             if said is not None and now - said.last > 2 * said.pause:
                 said = None  # it has been well in between
             if said is None:
-                if self._is_spent(event.claim, now):
+                if self._is_spent((event.claim, event.reason), now):
                     return
                 said = _Said(time.time(), now + _FIRST_PAUSE, _FIRST_PAUSE, now)
             else:
@@ -96,8 +96,8 @@ class EventQueue:
             self._closed = True
             self._ready.notify_all()
 
-    def _is_spent(self, about: ClaimRef | None, now: float) -> bool:
-        """Take one event from an object's budget; True when nothing is left of it.
+    def _is_spent(self, about: tuple[ClaimRef | None, str], now: float) -> bool:
+        """Take one event from the budget of an object and reason; True when nothing is left of it.
 
         What is kept is the time at which the budget is full again.
         """

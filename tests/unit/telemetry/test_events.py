@@ -67,14 +67,15 @@ def test_after_it_was_well_it_is_told_at_once() -> None:
     assert [event.times for event in told(queue)] == [1]
 
 
-def test_words_that_differ_each_time_have_a_budget_for_each_object() -> None:
+def test_words_that_differ_each_time_have_a_budget_for_each_object_and_reason() -> None:
     clock = Clock()
     queue = EventQueue(clock)
     for number in range(100):
         queue.add(Event("HardwareBusy", f"after {number} s", warning=True, claim=HELD.claim))
     assert len(told(queue)) == 25
-    queue.add(Event("HardwareBusy", "another claim", warning=True))
-    assert len(told(queue)) == 1
+    queue.add(Event("HardwareBusy", "the node", warning=True))
+    queue.add(Event("DeviceInUse", "by another claim", warning=True, claim=HELD.claim))
+    assert len(told(queue)) == 2
     clock.now += 120
     for number in range(100, 110):
         queue.add(Event("HardwareBusy", f"after {number} s", warning=True, claim=HELD.claim))
