@@ -83,6 +83,16 @@ class Names:
         """File name of a claim. Raises Bug for a UID that no API server gives."""
         return f"{self._claim_prefix}{_checked(claim_uid, _UID_PATTERN)}.json"
 
+    def prior_file(self, claim_uid: str) -> str:
+        """File name that NVIDIA's driver in Go gives a claim."""
+        return f"{self._claim_prefix}{_checked(claim_uid, _UID_PATTERN)}.yaml"
+
+    def prior_uid(self, file_name: str) -> str | None:
+        """UID of the claim for which NVIDIA's driver in Go wrote this file, else None."""
+        pattern = rf"{re.escape(self._claim_prefix)}({_UID})\.yaml"
+        match = re.fullmatch(pattern, file_name)
+        return match.group(1) if match else None
+
     def claim_uid(self, file_name: str) -> str | None:
         """UID of the claim whose file this is, None for files that are not ours."""
         pattern = rf"{re.escape(self._claim_prefix)}({_UID})\.json"

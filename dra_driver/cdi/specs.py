@@ -28,6 +28,7 @@ _SOCKET_OPTIONS: Final = ("nosuid", "nodev", "noexec", "rbind", "rprivate")
 _MPS_FOLDER: Final = "/tmp/nvidia-mps"  # noqa: S108 - where programs look; a mount lies over it
 _SHM_FOLDER: Final = "/dev/shm"  # noqa: S108 - likewise
 _DEVICE_ACCESS: Final = "rw"  # without `m`: containers make no nodes of their own
+_WHOLE: Final = "containerEdits"  # for every device of a file
 _CAPABILITY_MODE: Final = 0o444  # as nvidia-modprobe makes them
 
 
@@ -45,24 +46,30 @@ class ClaimSpecs:
         self._nodes = DeviceNodes(settings)
         self._driver = DriverRoot(settings.driver_root, settings.container_driver_root)
         self._hook = Hook(settings)
-        self._last: tuple[object, bytes] | None = None  # the common document and what it is from
+        self._last: tuple[object, dict[str, Any]] | None = None  # common edits, what they are from
+        self._refreshed: dict[str, Any] | None = None  # edits that all whole files have
 
     def ids(self, claim_uid: str, device: CdiDevice) -> tuple[str, ...]:
         """CDI ids of a claim's device: its own, then the common one."""
         return self._names.claim_id(claim_uid, device), self._names.common_id
 
-    def apply(self, claim_uid: str, devices: Sequence[CdiDevice], note: str = "") -> None:
+    def apply(
+        self, claim_uid: str, devices: Sequence[CdiDevice], note: str = "", *, whole: bool = False
+    ) -> None:
         """Write the claim's file, and the common one when it is missing or out of date.
 
-        `note` is kept in the claim's file, for `note` to find when other traces are lost. Raises
+        `note` is kept in the claim's file, for `note` to find when other traces are lost. A `whole`
+        file has what all GPUs share as well, for containers that don't know the common id. A file
+        of the driver before goes: runtimes refuse a device that two files have. Raises
         DriverFilesMissing before anything is written, StorageFailed with the path.
         """
-        claim = self._claim(claim_uid, devices, note)
         common = self._common()
+        claim = self._claim(claim_uid, devices, note, common if whole else None)
         self._hook.ensure()
         ensure_folder(self._root)
-        self._write(self._names.common_file, common)
+        self._write(self._names.common_file, self._common_document(common))
         self._write(self._names.claim_file(claim_uid), claim)
+        remove_file(self._root / self._names.prior_file(claim_uid))
 
     def refresh_common(self) -> None:
         """Write what all GPUs share again where it is missing or out of date.
@@ -72,7 +79,11 @@ class ClaimSpecs:
         common = self._common()
         self._hook.ensure()
         ensure_folder(self._root)
-        self._write(self._names.common_file, common)
+        self._write(self._names.common_file, self._common_document(common))
+        if common != self._refreshed:
+            for uid in self.claim_uids():
+                self._refresh_whole(uid, common)
+            self._refreshed = common
 
     def note(self, claim_uid: str) -> str:
         """Text left in the claim's file, empty when there is no such file or it is damaged."""
@@ -85,6 +96,7 @@ class ClaimSpecs:
     def undo(self, claim_uid: str) -> None:
         """Remove the claim's file; needs nothing else. Raises StorageFailed with the path."""
         remove_file(self._root / self._names.claim_file(claim_uid))
+        remove_file(self._root / self._names.prior_file(claim_uid))
 
     def undo_common(self) -> None:
         """Remove the common file, when no claim is left. Raises StorageFailed with the path."""
@@ -95,6 +107,11 @@ class ClaimSpecs:
         names = (path.name for path in list_folder(self._root, ".json"))
         return {uid for name in names if (uid := self._names.claim_uid(name)) is not None}
 
+    def prior_uids(self) -> set[str]:
+        """UIDs of the claims that have a file of NVIDIA's driver in Go. Raises StorageFailed."""
+        names = (path.name for path in list_folder(self._root, ".yaml"))
+        return {uid for name in names if (uid := self._names.prior_uid(name)) is not None}
+
     def install_hook(self) -> None:
         """Put our hook in its place on the host and remove what killed writers left.
 
@@ -103,7 +120,13 @@ class ClaimSpecs:
         self._hook.install()
         sweep_unfinished(self._root, self._names.prefix)
 
-    def _claim(self, claim_uid: str, devices: Sequence[CdiDevice], note: str) -> bytes:
+    def _claim(
+        self,
+        claim_uid: str,
+        devices: Sequence[CdiDevice],
+        note: str,
+        common: dict[str, Any] | None,
+    ) -> bytes:
         # One request with admin access and one without may have led to the same device.
         by_name = {self._names.device_name(claim_uid, device): device for device in devices}
         if not by_name:
@@ -113,7 +136,18 @@ class ClaimSpecs:
             for name, device in by_name.items()
         ]
         annotations = {self._names.note_key: note} if note else {}
-        return _document(self._names.claim_kind, entries, annotations)
+        return _document(self._names.claim_kind, entries, annotations, common)
+
+    def _refresh_whole(self, claim_uid: str, common: dict[str, Any]) -> None:
+        """Give a whole file what all GPUs share now; other files have none of it."""
+        name = self._names.claim_file(claim_uid)
+        try:
+            document = json.loads(read_file(self._root / name) or b"")
+            is_whole = _WHOLE in document
+        except (ValueError, TypeError):
+            return
+        if is_whole:
+            self._write(name, _text(document | {_WHOLE: common}))
 
     def _mps(self, device: CdiDevice) -> dict[str, list[Any]]:
         """Edits by which programs find the control daemon of MPS that their device has.
@@ -130,21 +164,24 @@ class ClaimSpecs:
             "hooks": [self._hook.mps_call(device.mps_folders[0])],
         }
 
-    def _common(self) -> bytes:
+    def _common(self) -> dict[str, Any]:
+        """Edits for what all GPUs share."""
         files = self._driver.current()
         nodes = tuple(self._nodes.common())
         toolkit = self._hook.toolkit()
         found = (files, nodes, toolkit)
         if self._last is None or self._last[0] != found:
-            entry = _device(
-                COMMON,
-                env=list(_ENVIRONMENT),
-                deviceNodes=_device_nodes(nodes),
-                mounts=_mounts(files),
-                hooks=self._hook.calls(files, toolkit),
-            )
-            self._last = (found, _document(self._names.common_kind, [entry], {}))
+            edits: dict[str, Any] = {
+                "env": list(_ENVIRONMENT),
+                "deviceNodes": _device_nodes(nodes),
+                "mounts": _mounts(files),
+                "hooks": self._hook.calls(files, toolkit),
+            }
+            self._last = (found, edits)
         return self._last[1]
+
+    def _common_document(self, edits: dict[str, Any]) -> bytes:
+        return _document(self._names.common_kind, [_device(COMMON, **edits)], {})
 
     def _write(self, name: str, content: bytes) -> None:
         path = self._root / name
@@ -152,10 +189,21 @@ class ClaimSpecs:
             write_atomically(path, content)
 
 
-def _document(kind: str, devices: list[dict[str, Any]], annotations: dict[str, str]) -> bytes:
+def _document(
+    kind: str,
+    devices: list[dict[str, Any]],
+    annotations: dict[str, str],
+    edits: dict[str, Any] | None = None,
+) -> bytes:
     document: dict[str, Any] = {"cdiVersion": _CDI_VERSION, "kind": kind, "devices": devices}
     if annotations:
         document["annotations"] = annotations
+    if edits is not None:
+        document[_WHOLE] = edits
+    return _text(document)
+
+
+def _text(document: dict[str, Any]) -> bytes:
     return (json.dumps(document, indent=2) + "\n").encode()
 
 

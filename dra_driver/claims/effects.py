@@ -72,8 +72,10 @@ class CdiEffect:
     def apply(self, record: ClaimRecord) -> ClaimRecord:
         """Write the claim's CDI file, with the record in it for the day that ours is damaged."""
         devices = [_with_limit(device, record) for device in record.devices]
+        if record.taken_over:
+            devices = [as_prior_device(device) for device in devices]
         note = encode(record.in_phase(Phase.PREPARED)).decode()
-        self._specs.apply(record.uid, devices, note)
+        self._specs.apply(record.uid, devices, note, whole=record.taken_over)
         return record
 
     def undo(self, record: ClaimRecord) -> None:
@@ -123,3 +125,8 @@ def as_cdi_device(device: DeviceRecord) -> CdiDevice:
         share_id=device.share_id,
         mps_folders=device.mps_folders,
     )
+
+
+def as_prior_device(device: CdiDevice) -> CdiDevice:
+    """Device under the id that the driver before has told the kubelet: without a share."""
+    return replace(device, share_id=None)

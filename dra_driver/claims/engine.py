@@ -30,6 +30,7 @@ from dra_driver.claims.hardware import Hardware
 from dra_driver.claims.resolve import locate, missing_devices, plan, stands, with_pods
 from dra_driver.claims.status import ClaimStatuses, StatusQueue
 from dra_driver.claims.steps import Steps
+from dra_driver.claims.takeover import Takeover
 from dra_driver.claims.waiting_policies import is_overtaken, is_waited_for
 from dra_driver.config import Settings
 from dra_driver.host import HostRoot
@@ -82,6 +83,7 @@ class Engine:
         self._metrics = metrics
         self._events = events
         self.records = Records(settings.data_folder, CdiTraces(specs), self._tell_damage)
+        self._takeover = Takeover(settings, self.records, specs, events)
         self._host = HostRoot(settings.host_root)
         self._step = Steps(metrics)
         self._gpus = gpus
@@ -91,6 +93,7 @@ class Engine:
     def start(self) -> None:
         """Read the records. Needs neither API server nor NVML. Raises StorageFailed."""
         self.records.load()
+        self._takeover.start()
         gauges = DeviceGauges(
             self.records, self._hardware.current, self._metrics, self._settings.driver_name
         )
@@ -100,6 +103,13 @@ class Engine:
     def knows_hardware(self) -> bool:
         """Whether the hardware has been looked at once."""
         return self._hardware.current() is not None
+
+    def take_over(self, inventory: Inventory) -> None:
+        """Make the claims of the driver before ours, at the first snapshot. Never raises.
+
+        To be called before anybody else sees the snapshot.
+        """
+        self._takeover.run(inventory)
 
     def restore(self, ref: ClaimRef) -> None:
         """Run the steps of a prepared claim again, without the API server. Raises DriverError."""
@@ -222,7 +232,7 @@ class Engine:
             return PreparedClaim(ref, ())  # all of its devices are other drivers'
         with self._step("prepare", "resolve"):
             found = self._located(record, for_new_pod=True) if record else self._plan(claim)
-            wanted = with_pods(found, claim)
+            wanted = with_pods(found, claim).named(ref)
         if record is None:
             with self._step("prepare", "reserve"):
                 self._reserve(wanted)
@@ -243,6 +253,7 @@ class Engine:
             return ResourceClaim(ref, record.allocation)
 
     def _plan(self, claim: ResourceClaim) -> ClaimRecord:
+        self._takeover.check_done()
         inventory = self._inventory()
         if missing_devices(claim, inventory):
             inventory = self._hardware.look(_LOOK_SECONDS)
@@ -309,10 +320,11 @@ class Engine:
     def _unprepare_one(self, ref: ClaimRef, cancelled: Cancel) -> None:
         with self.records.claim_lock(ref.uid):
             _stop_if(cancelled, ref)
+            self._takeover.check_free_of(ref.uid)
             record = self.records.get(ref.uid)
             if record is None:  # never seen, already gone, or damaged: clear what goes by the UID
                 record = ClaimRecord(namespace=ref.namespace, name=ref.name, uid=ref.uid)
-            self._take_back(record, keep_aside=False)
+            self._take_back(record.named(ref), keep_aside=False)
             log.info("claim is unprepared", claim=ref, devices=[d.device for d in record.devices])
 
     def _take_back(self, record: ClaimRecord, *, keep_aside: bool) -> None:
@@ -326,6 +338,9 @@ class Engine:
                 self.records.forget(
                     record.uid, when_none_left=self._specs.undo_common, keep_aside=keep_aside
                 )
+        for left in record.left_behind:
+            log.warning("something of the driver before is left", claim=record.ref, what=left)
+            self._events.add(Event("LeftBehind", left, warning=False, claim=record.ref))
         if is_waited_for(record, self._hardware.current()):
             self._hardware.refresh()
 

@@ -151,6 +151,8 @@ class Janitor:
 
     def _is_gone(self, record: ClaimRecord) -> bool:
         """Whether the API server says that the claim does not hold these devices."""
+        if not record.name:
+            return False  # of a claim that was taken over without a name nobody can be asked
         try:
             claim = self._kube.get_claim(record.ref, _API_SECONDS)
         except (ClaimNotFound, ClaimChanged, ClaimNotAllocated):

@@ -46,6 +46,8 @@ class ClaimStatuses:
 
         Never fails: what is not told now is news at the next sweep.
         """
+        if not record.name:
+            return  # taken over without one
         try:
             held = tuple(self._held()) if self.may_change(record) else ()
         except DriverError as error:

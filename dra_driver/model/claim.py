@@ -17,7 +17,7 @@ class ClaimRef:
     uid: str
 
     def __str__(self) -> str:
-        return f"{self.namespace}/{self.name}"
+        return f"{self.namespace}/{self.name}" if self.name else f"UID {self.uid}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -192,7 +192,10 @@ class NodePlugin:
             # When that is over the snapshot is another one, so that it is told of.
             problems = (*inventory.problems, Problem(CONFIG_LABEL, why))
             inventory = replace(inventory, problems=problems)
-        return self._policies.applied(self._layouts.configured(inventory))
+        inventory = self._policies.applied(self._layouts.configured(inventory))
+        if not why:
+            self._engine.take_over(inventory)
+        return inventory
 
     def _newest_config(self) -> NodeConfig:
         self._config.follow_labels()

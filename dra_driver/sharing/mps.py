@@ -67,7 +67,12 @@ class MpsSets:
         return with_client_limits(record)
 
     def undo(self, record: ClaimRecord) -> None:
-        """Release the sets that no other claim has. Without an agent nothing runs for them."""
+        """Release the sets that no other claim has. Without an agent nothing runs for them.
+
+        What the driver before gave MPS was the claim's alone: its compute mode is put back.
+        """
+        prior = [each for each in record.devices if each.mps_folders and not each.mps_set]
+        self._modes.let_go(_places(each for each in prior if each.span is None))
         for mps_set, devices in sets_of(record).items():
             with self._lock(mps_set):
                 held = self._held_beside(record)
@@ -186,7 +191,7 @@ def _claims(mps_set: str, held: Iterable[Holding]) -> set[str]:
     return {each.claim.uid for each in held if each.mps_set == mps_set}
 
 
-def _places(devices: Sequence[DeviceRecord]) -> Iterator[tuple[str, str]]:
+def _places(devices: Iterable[DeviceRecord]) -> Iterator[tuple[str, str]]:
     for device in devices:
         yield device.gpu_uuid, device.uuid
 

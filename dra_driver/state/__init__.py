@@ -2,6 +2,13 @@
 
 from dra_driver.state.layouts import LayoutNote, LayoutNotes, NotedSlot
 from dra_driver.state.ownership import Holding, Ownership, holdings
+from dra_driver.state.predecessor import (
+    PriorClaim,
+    PriorDevice,
+    PriorKind,
+    PriorState,
+    read_checkpoint,
+)
 from dra_driver.state.record import ClaimRecord, DeviceRecord, Phase, Place, decode, encode
 from dra_driver.state.reservation import (
     is_reservation,
@@ -21,6 +28,10 @@ __all__ = [
     "Ownership",
     "Phase",
     "Place",
+    "PriorClaim",
+    "PriorDevice",
+    "PriorKind",
+    "PriorState",
     "Records",
     "Traces",
     "decode",
@@ -28,6 +39,7 @@ __all__ = [
     "holdings",
     "is_reservation",
     "is_reservation_uid",
+    "read_checkpoint",
     "reservation",
     "reservation_uid",
 ]

@@ -102,6 +102,8 @@ class ClaimRecord(BaseModel):
     planned: int = 0  # Unix seconds at which Prepare decided on it; stays when it is made again
     devices: tuple[DeviceRecord, ...] = ()
     pods: tuple[str, ...] = ()  # UIDs of the Pods that have limits; only with memory limits
+    taken_over: bool = False  # prepared by the driver before: containers know one CDI id a device
+    left_behind: tuple[str, ...] = ()  # what of that driver's stays when the claim has ended
 
     @property
     def ref(self) -> ClaimRef:
@@ -112,6 +114,12 @@ class ClaimRecord(BaseModel):
     def allocation(self) -> tuple[AllocatedDevice, ...]:
         """What the API server said of all devices."""
         return tuple(device.allocation for device in self.devices)
+
+    def named(self, ref: ClaimRef) -> "ClaimRecord":
+        """Record with the claim's name, which the driver before may not have noted."""
+        if self.name:
+            return self
+        return self.model_copy(update={"namespace": ref.namespace, "name": ref.name})
 
     def in_phase(self, phase: Phase) -> "ClaimRecord":
         """Copy in another phase."""

@@ -37,7 +37,7 @@ from dra_driver.model.errors import (
     StorageFailed,
 )
 from dra_driver.state.ownership import Holding, Ownership
-from dra_driver.state.record import ClaimRecord, decode, encode
+from dra_driver.state.record import ClaimRecord, Phase, decode, encode
 from dra_driver.telemetry import logger
 
 log = logger(__name__)
@@ -141,6 +141,31 @@ class Records:
             ensure_folder(self._folder, _MODE)
             write_durably(path, encode(record))
             index.add(record)
+
+    def adopt(self, record: ClaimRecord) -> bool:
+        """Write the record of a claim that the driver before has prepared; False: it is known.
+
+        Nobody is refused: its containers run. A claim whose Prepare had only begun has no
+        container; it has nothing where another claim has the device. Raises StorageFailed.
+        """
+        with self._node() as index:
+            has_begun = record.phase is Phase.PREPARING
+            if record.uid in index or (has_begun and index.rival(record) is not None):
+                return False
+            ensure_folder(self._folder, _MODE)
+            write_durably(self._path(record.uid), encode(record))
+            index.add(record)
+            return True
+
+    def doubt(self, uid: str, why: str) -> None:
+        """Note that a claim holds devices of which nothing is known. Raises StorageFailed."""
+        path = self._aside / self._path(uid).name
+        with self._node() as index:
+            if uid not in index:
+                ensure_folder(self._aside, _MODE)
+                write_durably(path, f"{why}\n".encode())
+                self._tell(uid, f"{why}; remove {path} if no container of claim {uid} runs")
+                self._add_unknown(index, uid)
 
     def refuse_taken(self, record: ClaimRecord) -> None:
         """Raise what `reserve` would raise; nothing is written."""

@@ -61,6 +61,7 @@ _SCHEMA = {
         "cdiVersion": {"const": "0.6.0"},
         "kind": {"type": "string", "pattern": f"^{_KIND}$"},
         "annotations": {"type": "object", "additionalProperties": {"type": "string"}},
+        "containerEdits": _EDITS,
         "devices": {
             "type": "array",
             "minItems": 1,

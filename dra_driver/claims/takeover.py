@@ -1,0 +1,192 @@
+"""Makes the claims that NVIDIA's driver in Go has prepared on this node ours, once.
+
+Both drivers have the same name, so its checkpoint lies in our folder. At the first snapshot of the
+hardware each claim in it becomes a record, and the checkpoint gets another name; after that nothing
+knows any more who has prepared a claim. Until then no claim gets a device, and none that the
+checkpoint names is unprepared. A crash in between is gone on from at the next start: claims that
+have a record are left alone.
+
+A checkpoint that can't be read is set aside. Which claims run is then known by their CDI files,
+not what they have: nothing is given out until each has been unprepared or prepared again, or a
+person has removed its note.
+"""
+
+import threading
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from dra_driver.cdi import ClaimSpecs
+from dra_driver.claims.effects import as_cdi_device, as_prior_device
+from dra_driver.claims.prior_records import PriorRecords
+from dra_driver.config import Settings
+from dra_driver.host import (
+    FileLock,
+    HostRoot,
+    failpoints_of,
+    read_file,
+    remove_durably,
+    write_durably,
+)
+from dra_driver.kube.pod_resources import claims_in_use
+from dra_driver.model import DriverError, Inventory
+from dra_driver.model.errors import DriverNotReady, RecordDamaged, TryAgain
+from dra_driver.state import ClaimRecord, PriorClaim, Records, read_checkpoint
+from dra_driver.telemetry import Event, EventQueue, logger
+
+log = logger(__name__)
+
+_CHECKPOINT: Final = "checkpoint.json"
+_LOCK_SECONDS: Final = 20.0
+TAKEN_OVER: Final = f"{_CHECKPOINT}.taken-over"
+UNREADABLE: Final = f"{_CHECKPOINT}.damaged"
+
+
+class Takeover:
+    """Runs at most once in a process; safe to call from many threads."""
+
+    def __init__(
+        self, settings: Settings, records: Records, specs: ClaimSpecs, events: EventQueue
+    ) -> None:
+        """Read nothing before `start`."""
+        self._settings = settings
+        self._records = records
+        self._specs = specs
+        self._events = events
+        self._host = HostRoot(settings.host_root)
+        self._file = settings.data_folder / _CHECKPOINT
+        self._lock = threading.Lock()  # guards what follows
+        self._content: bytes | None = None  # of the checkpoint; None: there is nothing to be done
+        self._trouble = ""
+        self._ended: set[str] = set()  # UIDs of claims that were unprepared before
+
+    def start(self) -> None:
+        """See whether there is a checkpoint. Raises StorageFailed."""
+        self._content = read_file(self._file)
+        if self._content is not None:
+            log.info("another driver has had this node", checkpoint=self._file)
+
+    def run(self, inventory: Inventory) -> None:
+        """Take all claims over; what fails is tried again at the next snapshot. Never raises."""
+        with self._lock:
+            if self._content is None:
+                return
+            folder = self._settings.data_folder
+            try:
+                with FileLock(folder / "take-over.lock", _LOCK_SECONDS), failpoints_of("take-over"):
+                    self._content = read_file(self._file)  # None: another instance was faster
+                    if self._content is not None:
+                        self._take(self._content, inventory)
+            except DriverError as error:
+                if self._trouble != str(error):
+                    log.warning("no claim of the driver before is taken over yet", err=error)
+                self._trouble = str(error)
+                return
+            self._content = None
+
+    def check_done(self) -> None:
+        """Raise DriverNotReady while a device may be that of a claim that was not taken over."""
+        if self._content is not None:
+            raise DriverNotReady(
+                f"the claims of the driver before, in {self._file}, are not taken over yet: "
+                f"{self._trouble or 'the GPUs have not been looked at'}"
+            )
+
+    def check_free_of(self, uid: str) -> None:
+        """Raise DriverNotReady while the checkpoint has the claim.
+
+        Without a GPU driver nothing can be taken over, and there is nothing to be put back.
+        """
+        with self._lock:
+            if self._content is None or uid.encode() not in self._content:
+                return
+            if self._host.has_gpu_driver():
+                self.check_done()
+            self._ended.add(uid)
+
+    def _take(self, content: bytes, inventory: Inventory) -> None:
+        try:
+            state = read_checkpoint(content)
+        except RecordDamaged as error:
+            self._set_aside(content, str(error))
+            return
+        state = replace(state, claims=self._named(state.claims))
+        settings = self._settings
+        # The driver before has one pool for a node, whatever ours is called.
+        make = PriorRecords(
+            state, inventory, settings.driver_name, settings.node_name, self._mps_folders
+        )
+        claims = [each for each in state.claims if each.uid not in self._ended]
+        records = [self._completed(make, each) for each in claims if each.is_complete]
+        records += [make.begun(each) for each in claims if not each.is_complete]
+        taken = [each.uid for each in records if each is not None and self._adopt(each)]
+        self._move(content, TAKEN_OVER)
+        log.info("another driver's claims are taken over", claims=taken)
+        told = (
+            f"claims that NVIDIA's driver has prepared on this node are taken over: {len(taken)}; "
+            f"its checkpoint is {settings.data_folder / TAKEN_OVER} now"
+        )
+        self._events.add(Event("TakenOver", told, warning=False))
+
+    def _completed(self, make: PriorRecords, claim: PriorClaim) -> ClaimRecord | None:
+        """Record of a claim; one that can't be read may have anything from now on."""
+        why = claim.damage
+        if not why:
+            try:
+                return make.completed(claim)
+            except RecordDamaged as error:
+                why = str(error)
+        self._records.doubt(claim.uid, f"claim {claim.uid} in {self._file}: {why}")
+        return None
+
+    def _adopt(self, record: ClaimRecord) -> bool:
+        """Keep a record, with the CDI ids that the kubelet was told; False: it is known."""
+        devices = []
+        for device in record.devices:
+            known = as_prior_device(as_cdi_device(device))
+            ids = self._specs.ids(record.uid, known)[:1]  # not that of what all GPUs share
+            devices.append(device.model_copy(update={"cdi_ids": ids}))
+        record = record.model_copy(update={"devices": tuple(devices)})
+        return bool(devices) and self._records.adopt(record)
+
+    def _named(self, claims: tuple[PriorClaim, ...]) -> tuple[PriorClaim, ...]:
+        """Give claims that lack a name the one by which the kubelet knows their CDI ids."""
+        if all(claim.name for claim in claims):
+            return claims
+        names: dict[str, tuple[str, str]] = {}
+        with suppress(TryAgain):
+            for name, ids in claims_in_use(self._settings.pod_resources_socket).items():
+                for claim in claims:
+                    if any(f"={claim.uid}-" in cdi_id for cdi_id in ids):
+                        names[claim.uid] = name
+        return tuple(_with_name(claim, names.get(claim.uid)) for claim in claims)
+
+    def _set_aside(self, content: bytes, why: str) -> None:
+        path = self._settings.data_folder / UNREADABLE
+        uids = sorted(self._specs.prior_uids())
+        known = {record.uid for record in self._records.all()}
+        self._doubt_all((uid for uid in uids if uid not in known), why)
+        self._move(content, UNREADABLE)
+        told = f"{why}; it is {path} now; {len(uids)} claims have CDI files of NVIDIA's driver"
+        log.warning("a checkpoint can't be read", err=told)
+        self._events.add(Event(RecordDamaged.reason, told, warning=True))
+
+    def _doubt_all(self, uids: Iterable[str], why: str) -> None:
+        for uid in uids:
+            self._records.doubt(uid, f"claim {uid} of NVIDIA's driver: {why}")
+
+    def _move(self, content: bytes, name: str) -> None:
+        write_durably(self._settings.data_folder / name, content)
+        remove_durably(self._file)
+
+    def _mps_folders(self, daemon: str) -> tuple[str, str]:
+        folder: Path = self._settings.data_folder / "mps" / daemon
+        return str(folder / "pipe"), str(folder / "shm")
+
+
+def _with_name(claim: PriorClaim, name: tuple[str, str] | None) -> PriorClaim:
+    if claim.name or name is None:
+        return claim
+    return replace(claim, namespace=name[0], name=name[1])
