@@ -184,7 +184,6 @@ class PriorRecords:
             return fields | {
                 "placement": (placement.start, placement.size),
                 "gi_profile_id": profile.gi_profile_id,
-                "ci_profile_id": profile.ci_profile_id,
             }
         return {"placement": _ANYWHERE}
 

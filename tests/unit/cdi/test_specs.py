@@ -259,3 +259,48 @@ def _is_complete(path: Path) -> bool:
     except ValueError:
         return False
     return True
+
+
+def prior_file(folder: Path, uid: str = UID) -> Path:
+    return folder / f"k8s.gpu.nvidia.com-claim_{uid}.yaml"
+
+
+def test_a_file_of_the_driver_before_goes_with_the_first_of_ours(
+    tree: DriverTree, folder: Path
+) -> None:
+    """Runtimes refuse a device that two files have."""
+    folder.mkdir()
+    prior_file(folder).touch()
+    specs = tree.specs()
+    assert (specs.prior_uids(), specs.claim_uids()) == ({UID}, set())
+    specs.apply(UID, GPUS)
+    assert (specs.prior_uids(), specs.claim_uids()) == (set(), {UID})
+    prior_file(folder).touch()
+    specs.undo(UID)
+    assert (specs.prior_uids(), specs.claim_uids()) == (set(), set())
+
+
+def test_a_whole_file_needs_no_other_and_follows_a_driver_upgrade(
+    tree: DriverTree, folder: Path
+) -> None:
+    """Containers that the driver before has started know one id a device."""
+    tree.settle()
+    specs = tree.specs()
+    specs.apply(UID, GPUS[:1], note="kept", whole=True)
+    specs.apply(OTHER, GPUS[1:])
+    assert read_document(claim_file(folder))["containerEdits"] == edits(
+        common_file(folder), "common"
+    )
+    tree.add_libraries("590.44.01")
+    tree.link("590.44.01")
+    tree.remove_libraries(VERSION)
+    for each in (specs, tree.specs()):  # the same process, and the next
+        each.refresh_common()
+        document = read_document(claim_file(folder))
+        assert document["containerEdits"] == edits(common_file(folder), "common")
+        assert "libcuda.so.590.44.01" in str(document["containerEdits"])
+        assert each.note(UID) == "kept"
+    assert "containerEdits" not in read_document(claim_file(folder, OTHER))
+    before = identities(folder)
+    tree.specs().refresh_common()
+    assert identities(folder) == before

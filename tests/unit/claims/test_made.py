@@ -114,7 +114,7 @@ def test_a_claim_outlives_a_change_of_the_configuration(bed: EngineBed) -> None:
 def test_a_failure_takes_the_partition_back(
     bed: EngineBed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def busy(*_: object) -> None:
+    def busy(*_: object, **__: object) -> None:
         raise HardwareBusy("not now")
 
     monkeypatch.setattr(bed.specs, "apply", busy)
