@@ -111,6 +111,10 @@ class Engine:
         """
         self._takeover.run(inventory)
 
+    def not_taken_over(self) -> str:
+        """Why claims of the driver before are not ours yet: one line; empty when all are."""
+        return self._takeover.problem()
+
     def restore(self, ref: ClaimRef) -> None:
         """Run the steps of a prepared claim again, without the API server. Raises DriverError."""
         with self.records.claim_lock(ref.uid):

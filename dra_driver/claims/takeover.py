@@ -33,12 +33,14 @@ from dra_driver.host import (
 from dra_driver.kube.pod_resources import claims_in_use
 from dra_driver.model import DriverError, Inventory
 from dra_driver.model.errors import DriverNotReady, RecordDamaged, TryAgain
+from dra_driver.serving import is_served
 from dra_driver.state import ClaimRecord, PriorClaim, Records, read_checkpoint
 from dra_driver.telemetry import Event, EventQueue, logger
 
 log = logger(__name__)
 
 _CHECKPOINT: Final = "checkpoint.json"
+_SOCKET: Final = "dra.sock"
 _LOCK_SECONDS: Final = 20.0
 TAKEN_OVER: Final = f"{_CHECKPOINT}.taken-over"
 UNREADABLE: Final = f"{_CHECKPOINT}.damaged"
@@ -84,15 +86,25 @@ class Takeover:
                     log.warning("no claim of the driver before is taken over yet", err=error)
                 self._trouble = str(error)
                 return
+            except Exception as error:  # the node must go on without these claims
+                log.exception("the claims of the driver before can't be taken over")
+                self._trouble = repr(error)
+                return
             self._content = None
+
+    def problem(self) -> str:
+        """Why claims are not taken over yet, in one line; empty when all are."""
+        if self._content is None:
+            return ""
+        return (
+            f"the claims of the driver before, in {self._file}, are not taken over yet: "
+            f"{self._trouble or 'the GPUs have not been looked at'}"
+        )
 
     def check_done(self) -> None:
         """Raise DriverNotReady while a device may be that of a claim that was not taken over."""
-        if self._content is not None:
-            raise DriverNotReady(
-                f"the claims of the driver before, in {self._file}, are not taken over yet: "
-                f"{self._trouble or 'the GPUs have not been looked at'}"
-            )
+        if problem := self.problem():
+            raise DriverNotReady(problem)
 
     def check_free_of(self, uid: str) -> None:
         """Raise DriverNotReady while the checkpoint has the claim.
@@ -107,6 +119,9 @@ class Takeover:
             self._ended.add(uid)
 
     def _take(self, content: bytes, inventory: Inventory) -> None:
+        served = self._settings.data_folder / _SOCKET
+        if served != self._settings.service_socket and is_served(served):
+            raise DriverNotReady(f"NVIDIA's driver still serves {served}: end its Pod on this node")
         try:
             state = read_checkpoint(content)
         except RecordDamaged as error:

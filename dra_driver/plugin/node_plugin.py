@@ -104,7 +104,10 @@ class NodePlugin:
             self._publisher.poke,
         )
         checks = self._kubelet.checks(
-            self._hardware.not_ready, self._publisher.problem, self._config.problem
+            self._hardware.not_ready,
+            self._publisher.problem,
+            self._config.problem,
+            self._engine.not_taken_over,
         )
         self._health_port: HealthPort | None = None
         if settings.health_port >= 0:

@@ -2,12 +2,13 @@
 
 from dra_driver.serving.leaving import leave
 from dra_driver.serving.methods import Method, Service, service, stream, unary
-from dra_driver.serving.sockets import SocketServer, sweep_dead_sockets
+from dra_driver.serving.sockets import SocketServer, is_served, sweep_dead_sockets
 
 __all__ = [
     "Method",
     "Service",
     "SocketServer",
+    "is_served",
     "leave",
     "service",
     "stream",

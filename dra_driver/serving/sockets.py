@@ -107,7 +107,7 @@ def remove_dead_socket(path: Path, advice: str = "") -> None:
         return  # nothing there, or what is wrong shows when we bind
     if not stat.S_ISSOCK(mode):
         raise StorageFailed(f"{path} is in the way: it is not a socket; remove it")
-    if not _is_dead(path):
+    if is_served(path):
         raise StorageFailed(f"another process answers on {path}: stop it first{advice}")
     with suppress(FileNotFoundError):
         path.unlink()
@@ -127,24 +127,24 @@ def sweep_dead_sockets(folder: Path, names: "re.Pattern[str]") -> None:
                 status = path.lstat()
                 old = time.time() - status.st_mtime > _LEFT_BEHIND_SECONDS
                 found = _identity(path)
-                if not (stat.S_ISSOCK(status.st_mode) and old and _is_dead(path)):
+                if not (stat.S_ISSOCK(status.st_mode) and old and not is_served(path)):
                     continue
                 if _identity(path) == found:  # and not an instance that has just come back
                     path.unlink()
                     _log.info("removed the socket of an instance that is gone", path=path)
 
 
-def _is_dead(path: Path) -> bool:
-    """Whether nobody listens. A refusal proves it; silence or a full queue do not."""
+def is_served(path: Path) -> bool:
+    """Whether somebody listens. A refusal proves that nobody does; silence, a full queue do not."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(_CONNECT_SECONDS)
         try:
             probe.connect(str(path))
         except (ConnectionRefusedError, FileNotFoundError):
-            return True
-        except OSError:
             return False
-        return False
+        except OSError:
+            return True
+        return True
 
 
 def _try_to_bind(path: Path) -> None:

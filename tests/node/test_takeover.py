@@ -2,6 +2,7 @@
 
 import json
 import signal
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -91,8 +92,8 @@ class Before:
         uuid = instance["computeInstances"][0]["uuid"]
         return mig(name, uuid, found["uuid"], instance["id"], found["minor"])
 
-    def serve(self, **options: Any) -> None:
-        self.bed.serve(QUICK, f"--config={self.config}", **options)
+    def serve(self, *more: str, **options: Any) -> None:
+        self.bed.serve(QUICK, f"--config={self.config}", *more, **options)
 
     def prepare(self, ref: ClaimRef) -> list[Any]:
         return list(self.bed.kubelet.prepare(DRIVER, [ref])[ref.uid])
@@ -252,3 +253,43 @@ def test_unprepare_waits_for_the_first_look_at_the_hardware(before: Before) -> N
     before.bed.wait_ready(before.bed.processes[0])
     before.unprepare(before.made)
     assert before.profiles(2) == []
+
+
+def test_nothing_is_taken_over_while_the_other_driver_serves(before: Before) -> None:
+    """It would go on with a checkpoint of its own."""
+    bed = before.bed
+    before.prior.write()
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind(str(served := bed.data_folder / "dra.sock"))
+        other.listen()
+        before.serve("--pod-uid=5f4c", "--poll-interval=500ms", wait=False)
+        eventually(lambda: "still serves" in bed.get("/readyz")[1], "/readyz tells of it")
+        bed.kubelet.wait_registered(DRIVER, 60)
+        with pytest.raises(CallFailed, match=r"DriverNotReady.*end its Pod"):
+            before.prepare(bed.claim("late", "gpu-0"))
+        assert before.prior.checkpoint.exists()
+    served.unlink()
+    bed.wait_ready(bed.processes[0])
+    before.refused("late-again", "gpu-0", "DeviceInUse")
+
+
+def test_what_the_other_driver_leaves_of_ours_is_swept_when_we_return(make_bed: MakeBed) -> None:
+    """Ours, then the other driver, then ours: it leaves our records and CDI files alone."""
+    bed = make_bed()
+    bed.kubelet.start()
+    bed.serve()
+    ref = bed.claim("ours", "gpu-0")
+    bed.kubelet.prepare(DRIVER, [ref])
+    assert bed.processes[0].stop() == 0
+    file = f"k8s.gpu.nvidia.com-claim_{ref.uid}.json"
+    assert bed.claim_files() == {file, f"{ref.uid}.json"}
+    # A container that starts again finds what it needs.
+    assert edits(bed.cdi_folder / file, f"{ref.uid}-gpu-0")
+    assert edits(bed.cdi_folder / "k8s.gpu.nvidia.com-driver.json", "common")["mounts"]
+    bed.api.objects.delete("resourceclaims", ref.name, namespace=ref.namespace)
+    prior = PriorDriver(bed.data_folder, bed.cdi_folder)
+    prior.write()  # its claims have ended
+    with pod_resources(bed.folder / "pod-resources" / "kubelet.sock"):
+        bed.serve("--sweep-interval=100ms")
+        eventually(lambda: bed.claim_files() == set(), "what was left is swept")
+    assert not prior.checkpoint.exists()
