@@ -4,7 +4,7 @@ import re
 
 import yaml
 
-from dra_driver.telemetry.metrics import CATALOGUE
+from dra_driver.telemetry import CATALOGUE
 from tests.docs.fields import CHECKOUT
 
 CHART = CHECKOUT / "deploy/helm/gpu-dra-driver"
