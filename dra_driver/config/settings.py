@@ -69,6 +69,13 @@ class Settings:
         return self.pool_name or self.node_name
 
     @property
+    def driver_root_shown(self) -> str:
+        """The driver root as messages name it: as the administrator knows it, and as it is here."""
+        if self.container_driver_root == self.driver_root:
+            return str(self.driver_root)
+        return f"{self.driver_root} (here {self.container_driver_root})"
+
+    @property
     def data_folder(self) -> Path:
         """Folder of sockets and records: `<plugins>/<driver>`."""
         return self.plugins_folder / self.driver_name

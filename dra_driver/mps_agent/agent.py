@@ -45,7 +45,11 @@ class Agent:
             options,
             self._folders,
             SetNotes(self._folders),
-            Programs(settings.container_driver_root, self._folders.top / "lib"),
+            Programs(
+                settings.container_driver_root,
+                self._folders.top / "lib",
+                settings.driver_root_shown,
+            ),
         )
         self._sets = Sets(tools)
         self._service = MpsService(self._sets, tools.programs.client_limit)

@@ -38,9 +38,13 @@ class Program:
 class Programs:
     """Finds the program of the GPU driver that is installed now."""
 
-    def __init__(self, root: Path, folder: Path) -> None:
-        """Look below the driver root; links to its libraries are made in `folder`."""
+    def __init__(self, root: Path, folder: Path, known_as: str = "") -> None:
+        """Look below the driver root; links to its libraries are made in `folder`.
+
+        `known_as` is what people call the root, where they see it elsewhere than this process.
+        """
         self._root = root
+        self._shown = known_as or str(root)
         self._files = DriverRoot(root, root)
         self._folder = folder
 
@@ -51,7 +55,7 @@ class Programs:
             if path is not None and path.is_file():
                 return Program(path, self._environment(path))
         raise DriverFilesMissing(
-            f"no {_PROGRAM} below {self._root} (looked in {', '.join(_FOLDERS)}): it runs MPS; "
+            f"no {_PROGRAM} below {self._shown} (looked in {', '.join(_FOLDERS)}): it runs MPS; "
             "install the GPU driver's compute utilities"
         )
 

@@ -205,7 +205,8 @@ class Discovery:
 
     def _ask(self) -> tuple[System, tuple[Outcome, ...]]:
         of_host = self._gpus_of_host()
-        file = find_library(self._settings.container_driver_root)
+        settings = self._settings
+        file = find_library(settings.container_driver_root, settings.driver_root_shown)
         session = self._current_session(file, of_host)
         system = _with_missing_gpus(session.open(sessions.OPEN_SECONDS), of_host)
         known = {gpu.uuid: gpu for gpu in self._inventory.gpus} if self._inventory else {}

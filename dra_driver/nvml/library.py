@@ -48,10 +48,11 @@ class LibraryFile:
     inode: int
 
 
-def find_library(root: Path) -> LibraryFile:
+def find_library(root: Path, known_as: str = "") -> LibraryFile:
     """Find the library below `root`, links resolved as on the host.
 
-    Raises DriverNotReady that says what was looked for and where.
+    Raises DriverNotReady that says what was looked for and where; `known_as` is what people call
+    the root, where they see it elsewhere than this process.
     """
     folders = library_folders()
     for folder in folders:
@@ -62,8 +63,8 @@ def find_library(root: Path) -> LibraryFile:
                 return LibraryFile(path, status.st_dev, status.st_ino)
     looked = ", ".join(f"/{folder}" for folder in folders)
     raise DriverNotReady(
-        f"{LIBRARY_NAME} was not found below {root} (looked in {looked}); install the GPU driver "
-        "or set --container-driver-root to the folder that holds it"
+        f"{LIBRARY_NAME} was not found below {known_as or root} (looked in {looked}); install the "
+        "GPU driver or set --nvidia-driver-root to the folder that holds it"
     )
 
 

@@ -34,7 +34,7 @@ class TimeSlices:
 
     def __init__(self, settings: Settings) -> None:
         """Find `nvidia-smi` below the driver root of `settings` when it is needed."""
-        self._root = settings.container_driver_root
+        self._root, self._shown = settings.container_driver_root, settings.driver_root_shown
 
     def set(self, gpu_uuid: str, interval: TimeSlice) -> None:
         """Set how long each program on a GPU has its turn.
@@ -55,7 +55,7 @@ class TimeSlices:
             if found is not None and found.is_file():
                 return found
         raise DriverFilesMissing(
-            f"no {_PROGRAM} below {self._root} (looked in {', '.join(_FOLDERS)}): it sets "
+            f"no {_PROGRAM} below {self._shown} (looked in {', '.join(_FOLDERS)}): it sets "
             "time-slices; install the GPU driver's utilities"
         )
 
@@ -63,7 +63,7 @@ class TimeSlices:
         """Let a program of the host find the library of its own GPU driver."""
         if self._root == Path("/"):
             return {}
-        return {"LD_PRELOAD": str(find_library(self._root).path)}
+        return {"LD_PRELOAD": str(find_library(self._root, self._shown).path)}
 
 
 def _failure(done: Finished, gpu_uuid: str, interval: TimeSlice) -> Exception:

@@ -66,7 +66,9 @@ def test_b09_the_message_lists_what_was_looked_for_and_where(tmp_path: Path) -> 
     message = str(raised.value)
     assert LIBRARY_NAME in message
     assert str(tmp_path) in message
-    assert "--container-driver-root" in message
+    with pytest.raises(DriverNotReady, match=r"below /opt/driver \(here /driver-root\)"):
+        find_library(tmp_path, "/opt/driver (here /driver-root)")
+    assert "--nvidia-driver-root" in message
     for folder in library_folders():
         assert f"/{folder}" in message
 
