@@ -62,12 +62,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _turn(item: pytest.Item) -> int:
     """Sort by who has to wait for others.
 
-    The release takes the place of the driver that other tests have, for the rest of the run; what
-    looks at the whole run comes after that.
+    The release takes the place of the driver that other tests have, for the rest of the run, until
+    it is `removed`; what looks at the whole run comes after that.
     """
     if item.get_closest_marker("last"):
-        return 2
-    return int("released" in getattr(item, "fixturenames", ()))
+        return 3
+    fixtures = getattr(item, "fixturenames", ())
+    return 2 if "removed" in fixtures else int("released" in fixtures)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
