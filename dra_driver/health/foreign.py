@@ -3,7 +3,9 @@
 Records are the only truth about who made a partition. They are written before it is made and
 forgotten after it is removed, but a look at the hardware takes time: it may still have seen one of
 a claim that has ended meanwhile. So a partition is somebody else's when two looks in a row found it
-and no record then told of it.
+and no record then told of it. Those that stand on a GPU when it is seen as a dynamic one for the
+first time are somebody else's at once: to offer their places, even for a moment, is worse than to
+hold back for a moment what a claim has just left.
 """
 
 from collections.abc import Callable, Iterable
@@ -26,6 +28,7 @@ class ForeignPartitions:
         """Ask `holdings` who holds what; it may raise DriverError."""
         self._holdings = holdings
         self._unclaimed: frozenset[_Key] = frozenset()  # as of the look before
+        self._known: frozenset[str] = frozenset()  # UUIDs of the GPUs that were dynamic then
         self._foreign: frozenset[_Key] = frozenset()
 
     def mark(self, inventory: Inventory) -> tuple[Inventory, bool]:
@@ -35,10 +38,13 @@ class ForeignPartitions:
         unclaimed = self._without_claim(there) if there else there
         if unclaimed is None:
             self._foreign &= there  # nobody knows of the others
+            is_unsure = False
         else:
-            self._foreign = unclaimed & self._unclaimed
+            is_unsure = bool(unclaimed - self._unclaimed)
+            at_once = frozenset(key for key in unclaimed if key[0] not in self._known)
+            self._foreign = unclaimed & (self._unclaimed | at_once)
             self._unclaimed = unclaimed
-        is_unsure = bool(unclaimed and unclaimed - self._foreign)
+            self._known = frozenset(gpu.uuid for gpu in ours)
         if not self._foreign:
             return inventory, is_unsure
         gpus = tuple(replace(gpu, foreign=self._of(gpu)) for gpu in inventory.gpus)

@@ -58,9 +58,13 @@ class Release(Driver):
         self._devices = self.device_names()
 
     def helm(self, verb: str, *options: str) -> str:
-        """Run Helm's install or upgrade on the release."""
+        """Run Helm's install or upgrade on the release.
+
+        An upgrade takes back what tests have changed by hand in the ConfigMap.
+        """
         roots = setting(f"nvidiaDriverRoot={self.node.root}", f"hostRoot={self.node.root}")
-        return self.run_helm(verb, NAME, str(CHART), *roots, *options)
+        force = ["--force-conflicts"] if verb == "upgrade" else []
+        return self.run_helm(verb, NAME, str(CHART), *roots, *force, *options)
 
     def run_helm(self, *arguments: str) -> str:
         """Run Helm on the cluster in the release's namespace."""

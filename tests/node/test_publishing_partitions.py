@@ -15,6 +15,7 @@ from dra_driver.allocation import (
     allocate,
 )
 from dra_driver.model import ClaimRef
+from dra_driver.simulator.node_file import GpuSpec, NodeSpec, PartitionSpec
 from tests.support.api import wait_for
 from tests.support.kubelet import DRIVER
 from tests.support.plugin_process import NODE, MakeBed, NodeBed
@@ -28,6 +29,7 @@ inventory: {interval: 500ms}
 rules:
 - partitioning: {mode: Dynamic}
 """
+_OTHERS = tuple(PartitionSpec(profile=name) for name in ("3g.40gb", "1g.10gb"))
 
 
 @pytest.fixture
@@ -156,3 +158,24 @@ def test_without_counters_gpus_are_whole_and_the_reason_is_shown(
     wait_for(lambda: len(told()) == 2, "one Event for each GPU")
     assert all("DRAPartitionableDevices" in message for message in told())
     assert 'gpu_dra_driver_left_out{reason="no-counters"} 2.0' in bed.get("/metrics")[1]
+
+
+@pytest.mark.parametrize("at_start", [True, False])
+def test_partitions_of_others_are_not_offered_for_a_moment(
+    make_bed: MakeBed, tmp_path: Path, *, at_start: bool
+) -> None:
+    """The first slices of GPUs in mode Dynamic leave them out already: there is one change."""
+    bed = make_bed(spec=NodeSpec(gpus=(GpuSpec(model="h100-80gb", partitions=_OTHERS),)))
+    bed.kubelet.start()
+    used = tmp_path / "used.yaml"
+    used.write_text(CONFIG if at_start else CONFIG.partition("rules:")[0])
+    process = bed.serve(f"--config={used}")
+    if not at_start:
+        used.write_text(CONFIG)
+    wait_for(
+        lambda: "gpu-0-mig-1g10gb-19-1" in bed.device_names(), "what fits beside them is offered"
+    )
+    wait_for(lambda: process.lines("device=gpu-0", "no claim made"), "it says what is left out")
+    assert {"gpu-0", "gpu-0-mig-1g10gb-19-0", "gpu-0-mig-3g40gb-9-4"}.isdisjoint(bed.device_names())
+    (generation,) = {each["spec"]["pool"]["generation"] for each in bed.slices()}
+    assert generation == (1 if at_start else 2)

@@ -1,4 +1,4 @@
-"""Partitions that no claim holds are somebody else's, once two looks have found them."""
+"""Partitions that no claim holds are somebody else's, once it is sure that no claim held them."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -48,8 +48,20 @@ def _foreign(inventory: Inventory) -> set[int]:
     return {part.placement.start for gpu in inventory.gpus for part in gpu.foreign}
 
 
+def test_what_stands_there_at_first_is_foreign_at_once() -> None:
+    tracker = ForeignPartitions(lambda: [_held(0)])
+    first, is_unsure = tracker.mark(_inventory(0, 3))
+    assert (_foreign(first), is_unsure) == ({3}, True)
+    second, is_unsure = tracker.mark(_inventory(0, 3))
+    assert (_foreign(second), is_unsure) == ({3}, False)
+    tracker.mark(_inventory(0, 3, policy=GpuPolicy()))
+    again, _ = tracker.mark(_inventory(0, 3, 4))
+    assert _foreign(again) == {3, 4}
+
+
 def test_a_partition_without_claim_is_foreign_after_the_second_look() -> None:
     tracker = ForeignPartitions(lambda: [_held(0)])
+    tracker.mark(_inventory(0))
     first, is_unsure = tracker.mark(_inventory(0, 3))
     assert (_foreign(first), is_unsure) == (set(), True)
     second, is_unsure = tracker.mark(_inventory(0, 3))
