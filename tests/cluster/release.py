@@ -6,6 +6,7 @@ import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from http import HTTPStatus
 from typing import Any, Final
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -41,6 +42,7 @@ class Release(Driver):
         """Make the simulated node; `install` has to follow."""
         super().__init__(installed.cluster, spec)
         self._helm = helm
+        self.driver_root = self.node.root
         self.namespace_of_driver = Namespace(self.cluster, NAME)
         for tag in self.cluster.settings.driver_images.keys() - {NEWER}:
             self.load_image(tag)
@@ -62,7 +64,7 @@ class Release(Driver):
 
         An upgrade takes back what tests have changed by hand in the ConfigMap.
         """
-        roots = setting(f"nvidiaDriverRoot={self.node.root}", f"hostRoot={self.node.root}")
+        roots = setting(f"nvidiaDriverRoot={self.driver_root}", f"hostRoot={self.node.root}")
         force = ["--force-conflicts"] if verb == "upgrade" else []
         return self.run_helm(verb, NAME, str(CHART), *roots, *force, *options)
 
@@ -119,6 +121,24 @@ class Release(Driver):
         """Name of the one Pod of a part."""
         (found,) = self.pods(part)
         return str(found["metadata"]["name"])
+
+    def pid(self, part: str) -> int:
+        """Process id of the one container of a part, as the node counts."""
+        name = self.pod_name(part)
+        (status,) = self.namespace_of_driver.pod(name)["status"]["containerStatuses"]
+        wanted = str(status["containerID"]).removeprefix("containerd://")
+        tasks = map(str.split, self.cluster.node.ctr("tasks", "list").splitlines())
+        (found,) = (int(task[1]) for task in tasks if task[0] == wanted)
+        return found
+
+    def restarts(self, part: str) -> int:
+        """How often the one container of a part was started anew, -1 while it does not run."""
+        (status,) = self.pods(part)[0]["status"]["containerStatuses"]
+        return int(status["restartCount"]) if "running" in status["state"] else -1
+
+    def is_ready(self) -> bool:
+        """Whether the plugin's Pod says that it is registered and that its slices are complete."""
+        return self.page("/readyz")[0] == HTTPStatus.OK
 
     def page(self, path: str, pod: str = "") -> tuple[int, str]:
         """Ask the plugin's Pod over HTTP, over the node's own way to its Pods."""
