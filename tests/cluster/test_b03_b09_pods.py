@@ -99,7 +99,9 @@ def test_b03_b09_driver_and_gpus_come_after_the_pods(release: Release, helm: Hel
         unready = {"started": True, "ready": False, "restartCount": 0}
         eventually(lambda: status_of_plugin(late) == unready, "the Pod runs and is not ready")
         eventually(
-            lambda: is_told(late, 503, f"libnvidia-ml.so.1 was not found below {_OPERATORS} (here /driver-root)"),
+            lambda: is_told(
+                late, 503, f"libnvidia-ml.so.1 was not found below {_OPERATORS} (here /driver-root)"
+            ),
             "it is said what is missing",
         )
         assert late.device_names() == set()
