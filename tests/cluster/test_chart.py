@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import yaml
+from click import Option
 from click.testing import CliRunner
 
 from dra_driver.cli.mps_agent import mps_agent
@@ -63,7 +64,7 @@ def test_the_plugin_is_rolled_over_without_a_gap_and_has_only_what_it_uses(helm:
     assert not any("hostPort" in port for port in gpus["ports"])
     assert gpus["securityContext"]["readOnlyRootFilesystem"]
     assert {"startupProbe", "livenessProbe", "readinessProbe"} <= gpus.keys()
-    assert {"POD_UID", "NODE_NAME"} == {each["name"] for each in gpus["env"]}
+    assert {"POD_UID", "NODE_NAME"} == {each["name"] for each in gpus["env"] if "valueFrom" in each}
     assert {each["hostPath"]["path"] for each in spec["volumes"] if "hostPath" in each} == {
         "/",
         "/dev",
@@ -167,6 +168,9 @@ def test_every_flag_that_it_gives_is_one_of_the_program(helm: Helm) -> None:
         assert program == commands[name].name
         env = {"NODE_NAME": "n"} if name == "gpus" else {}
         assert CliRunner().invoke(commands[name], [*flags, "--help"], env=env).exit_code == 0
+        options = (each for each in commands[name].params if isinstance(each, Option))
+        known = {variable for each in options for variable in each.envvar or ()}
+        assert {each["name"] for each in container.get("env", ())} <= known
 
 
 def flags_of(objects: list[Manifest], container: str = "gpus") -> list[str]:

@@ -14,6 +14,12 @@ def flags_of(objects: list[Manifest], container: str = "gpus") -> list[str]:
     return found
 
 
+def variables(objects: list[Manifest]) -> dict[str, str]:
+    """Variables of the plugin that have a value."""
+    found = containers(objects)["gpus"]["env"]
+    return {each["name"]: each["value"] for each in found if "value" in each}
+
+
 def verbs_of_nodes(objects: list[Manifest]) -> set[str]:
     rules = one(objects, "ClusterRole", "kubelet-plugin")["rules"]
     return {verb for rule in rules if rule["resources"] == ["nodes"] for verb in rule["verbs"]}
@@ -22,14 +28,14 @@ def verbs_of_nodes(objects: list[Manifest]) -> set[str]:
 RENDERED: dict[str, Callable[[list[Manifest]], bool]] = {
     "kubeletRootDir=/data/kubelet": lambda it: (
         {
-            "--kubelet-plugins-directory-path=/data/kubelet/plugins",
-            "--kubelet-registrar-directory-path=/data/kubelet/plugins_registry",
-        }
-        <= set(flags_of(it))
+            "KUBELET_PLUGINS_DIRECTORY_PATH": "/data/kubelet/plugins",
+            "KUBELET_REGISTRAR_DIRECTORY_PATH": "/data/kubelet/plugins_registry",
+        }.items()
+        <= variables(it).items()
     ),
-    "nvidiaDriverRoot=/run/nvidia/driver": lambda it: all(
-        "--nvidia-driver-root=/run/nvidia/driver" in flags_of(it, name)
-        for name in ("gpus", "mps-agent")
+    "nvidiaDriverRoot=/run/nvidia/driver": lambda it: (
+        variables(it)["NVIDIA_DRIVER_ROOT"] == "/run/nvidia/driver"
+        and "--nvidia-driver-root=/run/nvidia/driver" in flags_of(it, "mps-agent")
     ),
     "hostRoot=/sim": lambda it: (
         {"/sim/proc", "/sim/sys"}
