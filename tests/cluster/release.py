@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from http import HTTPStatus
+from pathlib import Path
 from typing import Any, Final
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -28,6 +29,7 @@ PLAIN: Final = "apiVersion: config.gpu-dra-driver.dev/v1alpha1\nkind: NodeConfig
 
 
 _DEFAULT: Final = "default"  # the entry that counts for nodes without label
+_HOOK_FOLDER: Final = Path("/var/lib/gpu-dra-driver")
 _GPU_LABEL: Final = "nvidia.com/gpu.present"
 _STARTED_SECONDS: Final = 120.0
 
@@ -44,6 +46,7 @@ class Release(Driver):
         self._helm = helm
         self.driver_root = self.node.root
         self.namespace_of_driver = Namespace(self.cluster, NAME)
+        self.files_before = self.files()
         for tag in self.cluster.settings.driver_images.keys() - {NEWER}:
             self.load_image(tag)
 
@@ -77,6 +80,13 @@ class Release(Driver):
         """Remove the release; returns when its Pods are gone."""
         self.run_helm("uninstall", NAME)
         eventually(lambda: not self.pods(PLUGIN) + self.pods(AGENT), "no Pod of the driver is left")
+
+    def files(self) -> set[Path]:
+        """Files and sockets in all folders of the node that the driver writes to."""
+        kubelet = self.cluster.kubelet_root
+        folders = (kubelet / "plugins", kubelet / "plugins_registry", _HOOK_FOLDER)
+        found = {path for folder in folders for path in folder.rglob("*") if not path.is_dir()}
+        return {*found, *self.cdi_files()}
 
     def wait_started(self) -> None:
         """Wait until the Pods of both DaemonSets are ready, and none besides is left."""

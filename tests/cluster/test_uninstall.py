@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections.abc import Iterator
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Final
@@ -50,10 +49,11 @@ def test_uninstall_leaves_what_is_documented(removed: Release) -> None:
     assert not [each for each in (*uids, DRIVER, NAME) if each in mounts]
     assert MpsNode(release).leftovers() == []
     assert view.partitions(release.node) == partitions
-    names = _documented()
-    left = list(_files(release))
+    names, left = _documented(), release.files()
     assert left, "the hook, for one, stays"
-    assert [path for path in left if not any(fnmatch(path.name, each) for each in names)] == []
+    made = left - release.files_before  # which other tests have left
+    unknown = [path for path in made if not any(fnmatch(path.name, each) for each in names)]
+    assert not unknown, unknown
 
 
 def _objects(release: Release) -> set[str]:
@@ -74,15 +74,6 @@ def _objects(release: Release) -> set[str]:
 
 def _cgroups(uid: str) -> list[Path]:
     return list(_CGROUPS.rglob(f"*{uid}*"))
-
-
-def _files(release: Release) -> Iterator[Path]:
-    """Files and sockets in all folders that the driver has written to."""
-    plugins = release.cluster.kubelet_root
-    folders = [plugins / "plugins", plugins / "plugins_registry", Path("/var/lib/gpu-dra-driver")]
-    yield from release.cdi_files()
-    for folder in folders:
-        yield from (path for path in folder.rglob("*") if not path.is_dir())
 
 
 def _documented() -> list[str]:

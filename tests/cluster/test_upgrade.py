@@ -8,7 +8,7 @@ import pytest
 from tests.chart.helm import NAME, setting
 from tests.cluster import images
 from tests.cluster.api import Object
-from tests.cluster.claims import GPU_CLASS, from_template, template
+from tests.cluster.claims import GPU_CLASS, claim, from_template, template, use
 from tests.cluster.driver import DRIVER, eventually
 from tests.cluster.driver_image import NEW_ATTRIBUTE, NEWER
 from tests.cluster.mps import MpsNode, PodProgram
@@ -183,3 +183,26 @@ def _job(name: str, pods: int) -> Object:
             "template": {"spec": made["spec"]},
         },
     }
+
+
+def test_a_pod_ends_when_the_driver_is_there_again(release: Release) -> None:
+    """Without a driver the kubelet can't unprepare its claim, so that it stays `Terminating`."""
+    with release.namespace() as namespace:
+        namespace.apply(claim("held"))
+        namespace.run(pod("late", claims=use("held")))
+        held = release.leftovers()
+        release.uninstall()
+        late = f"/api/v1/namespaces/{namespace.name}/pods/late"
+        release.cluster.api.delete(late)
+        release.cluster.api.wait(late, _has_ended, "without a running container")
+        namespace.run(pod("marker"))  # it ends later, and is gone
+        namespace.delete_pod("marker")
+        assert namespace.pod("late")["metadata"]["deletionTimestamp"]
+        assert release.leftovers() == held
+        release.install()
+        release.cluster.api.wait_gone(late, 120)
+
+
+def _has_ended(found: Object) -> bool:
+    statuses = found.get("status", {}).get("containerStatuses", [])
+    return bool(statuses) and all("terminated" in each["state"] for each in statuses)
