@@ -6,17 +6,15 @@ from typing import Any, Final
 import pytest
 
 from tests.chart.helm import NAME, setting
-from tests.cluster import images
 from tests.cluster.api import Object
-from tests.cluster.claims import GPU_CLASS, claim, from_template, template, use
+from tests.cluster.claims import GPU_CLASS, claim, template, use
 from tests.cluster.driver import DRIVER, eventually
 from tests.cluster.driver_image import NEW_ATTRIBUTE, NEWER
+from tests.cluster.jobs import JOB_SECONDS, job_of, succeeded
 from tests.cluster.mps import MpsNode, PodProgram
 from tests.cluster.release import AGENT, PLUGIN, Release
 from tests.cluster.workload import Namespace, pod
 
-_AT_ONCE: Final = 6
-_JOB_SECONDS: Final = 400.0
 _MPS_GPU: Final = 0  # position
 _DYNAMIC: Final = setting("config.map.default.rules[0].partitioning.mode=Dynamic")
 _ASKED_AT: Final = ("--selector", f"app.kubernetes.io/component={AGENT}")
@@ -76,12 +74,12 @@ def test_helm_upgrades_and_rolls_back_under_load(dynamic: Release) -> None:
     with release.namespace() as namespace:
         programs = Programs(mps, namespace, "a", "b")
         agent = release.pod_name(AGENT)
-        namespace.apply(template("one", GPU_CLASS), _job("many", 30))
-        eventually(lambda: _succeeded(namespace, "many") >= 4, "4 Pods done", _JOB_SECONDS)
+        namespace.apply(template("one", GPU_CLASS), job_of("many", 30))
+        eventually(lambda: succeeded(namespace, "many") >= 4, "4 Pods done", JOB_SECONDS)
         before = release.published()
         _change(release, NEWER, "upgrade", *_DYNAMIC, *setting(f"image.tag={NEWER}"))
         programs.check()
-        eventually(lambda: _succeeded(namespace, "many") == 30, "30 Pods done", _JOB_SECONDS)
+        eventually(lambda: succeeded(namespace, "many") == 30, "30 Pods done", JOB_SECONDS)
         assert release.published() == _once_more(before)
         assert release.pod_name(AGENT) == agent
         programs.end()
@@ -89,14 +87,14 @@ def test_helm_upgrades_and_rolls_back_under_load(dynamic: Release) -> None:
         _replace_agent(release)
         assert _images(release, AGENT) == _images(release, PLUGIN) == {NEWER}
         programs = Programs(mps, namespace, "c", "d")
-        namespace.apply(_job("few", 10))
-        eventually(lambda: _succeeded(namespace, "few") >= 2, "2 Pods done", _JOB_SECONDS)
+        namespace.apply(job_of("few", 10))
+        eventually(lambda: succeeded(namespace, "few") >= 2, "2 Pods done", JOB_SECONDS)
         served = release.metrics("nvidia_dra_requests_total", operation="prepare")
         assert sum(served) > 0
         before = release.published()
         _change(release, "", "rollback")
         programs.check()
-        eventually(lambda: _succeeded(namespace, "few") == 10, "10 Pods done", _JOB_SECONDS)
+        eventually(lambda: succeeded(namespace, "few") == 10, "10 Pods done", JOB_SECONDS)
         assert release.published() == _once_more(before)
         programs.end()
         assert not [line for line in namespace.warnings() if "DynamicResources" in line]
@@ -158,30 +156,6 @@ def _images(release: Release, part: str) -> set[str]:
         status["image"].rpartition(":")[2]
         for each in release.pods(part)
         for status in each["status"]["containerStatuses"]
-    }
-
-
-def _succeeded(namespace: Namespace, job: str) -> int:
-    path = f"/apis/batch/v1/namespaces/{namespace.name}/jobs/{job}"
-    status = namespace.cluster.api.get(path).get("status", {})
-    assert not status.get("failed"), namespace.warnings()
-    return int(status.get("succeeded", 0))
-
-
-def _job(name: str, pods: int) -> Object:
-    """Build a Job whose Pods fail if they see other than one GPU, and that fails with them."""
-    script = "nvidia-smi -L | tee /dev/stderr | grep -c UUID | grep -qx 1 && sleep 2"
-    made = pod("", "sh", "-c", script, image=images.DEBIAN, claims=from_template("one"))
-    return {
-        "apiVersion": "batch/v1",
-        "kind": "Job",
-        "metadata": {"name": name},
-        "spec": {
-            "completions": pods,
-            "parallelism": _AT_ONCE,
-            "backoffLimit": 0,
-            "template": {"spec": made["spec"]},
-        },
     }
 
 
