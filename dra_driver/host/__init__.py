@@ -8,6 +8,7 @@ from dra_driver.host.failpoints import failpoint, failpoints_of
 from dra_driver.host.files import (
     ensure_folder,
     fsyncs,
+    link_atomically,
     list_folder,
     read_file,
     remove_durably,
@@ -40,6 +41,7 @@ __all__ = [
     "give_large_blocks_back",
     "inside",
     "is_mounted",
+    "link_atomically",
     "list_folder",
     "mount_tmpfs",
     "programs_run",

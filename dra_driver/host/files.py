@@ -46,9 +46,7 @@ def write_atomically(path: Path, content: bytes, mode: int = 0o644) -> None:
 
 
 def _replace(path: Path, content: bytes, mode: int, *, flush: bool, flush_folder: bool) -> None:
-    # Unique among threads and containers that share the folder. The tail keeps programs that read
-    # a folder by suffix, as container runtimes read CDI files, from taking it for a finished file.
-    temporary = path.with_name(f"{_UNFINISHED}{os.getpid()}.{token_hex(4)}-{path.name}~")
+    temporary = _temporary(path)
     try:
         guard = _create_guarded(temporary, mode)
         try:
@@ -64,6 +62,23 @@ def _replace(path: Path, content: bytes, mode: int, *, flush: bool, flush_folder
             temporary.unlink()
         raise StorageFailed(
             f"cannot write {path}: {error.strerror}; check the folder's space and permissions"
+        ) from error
+
+
+def link_atomically(path: Path, target: Path) -> None:
+    """Let `path` be a symbolic link to `target`, for readers at every moment the old or the new.
+
+    Many may do so at once. Raises StorageFailed with the path.
+    """
+    temporary = _temporary(path)
+    try:
+        temporary.symlink_to(target)
+        temporary.replace(path)
+    except OSError as error:
+        with suppress(OSError):
+            temporary.unlink()
+        raise StorageFailed(
+            f"cannot make the link {path}: {error.strerror}; check the folder's permissions"
         ) from error
 
 
@@ -162,6 +177,12 @@ def _remove_abandoned(path: Path) -> None:
         path.unlink()
     finally:
         os.close(descriptor)
+
+
+def _temporary(path: Path) -> Path:
+    # Unique among threads and containers that share the folder. The tail keeps programs that read
+    # a folder by suffix, as container runtimes read CDI files, from taking it for a finished file.
+    return path.with_name(f"{_UNFINISHED}{os.getpid()}.{token_hex(4)}-{path.name}~")
 
 
 def _create_guarded(path: Path, mode: int) -> int:

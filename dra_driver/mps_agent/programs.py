@@ -8,13 +8,12 @@ our own dynamic loader nothing would start.
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from dra_driver.cdi.driver_root import DriverRoot
-from dra_driver.host import ensure_folder, inside
+from dra_driver.host import ensure_folder, inside, link_atomically
 from dra_driver.model.errors import DriverFilesMissing, StorageFailed
 
 _FOLDERS: Final = ("usr/bin", "bin", "usr/sbin", "sbin", "opt/bin")
@@ -103,8 +102,10 @@ class Programs:
 
 
 def _link(path: Path, target: Path) -> None:
-    with suppress(FileNotFoundError):
+    """Make a link unless it is there: all sets' daemons, which start at once, have it."""
+    try:
         if path.readlink() == target:
             return
-        path.unlink()
-    path.symlink_to(target)
+    except FileNotFoundError:
+        pass
+    link_atomically(path, target)

@@ -16,6 +16,7 @@ from dra_driver.host import (
     files,
     fsyncs,
     inside,
+    link_atomically,
     list_folder,
     read_file,
     remove_durably,
@@ -54,6 +55,20 @@ def test_a_writer_killed_at_any_point_leaves_old_or_new(tmp_path: Path, point: s
     assert path.read_bytes() == (b"new" if point.startswith("after") else b"old")
     sweep_unfinished(tmp_path)
     assert [entry.name for entry in tmp_path.iterdir()] == ["a.json"]
+
+
+def test_a_link_replaces_what_is_there(tmp_path: Path) -> None:
+    path = tmp_path / "a.so.1"
+    for target in ("one", "two", "two"):
+        link_atomically(path, Path(target))
+        assert path.readlink() == Path(target)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["a.so.1"]
+    with pytest.raises(StorageFailed, match=f"link {tmp_path}/none/a: No such file"):
+        link_atomically(tmp_path / "none/a", Path("one"))
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(StorageFailed, match=r"link .*/folder: Is a directory"):
+        link_atomically(tmp_path / "folder", Path("one"))
+    assert {entry.name for entry in tmp_path.iterdir()} == {"a.so.1", "folder"}
 
 
 def test_the_sweep_leaves_files_that_somebody_is_writing(tmp_path: Path) -> None:

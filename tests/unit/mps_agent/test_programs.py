@@ -2,11 +2,13 @@
 
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from dra_driver.model.errors import DriverFilesMissing
+from dra_driver.model.errors import DriverFilesMissing, StorageFailed
 from dra_driver.mps_agent.programs import KERNEL_NAME, Programs
 from dra_driver.simulator.device_nodes import NodeKind
 from dra_driver.simulator.node_file import alike
@@ -54,6 +56,31 @@ def test_another_driver_has_other_libraries(node: SimulatedNode, tmp_path: Path)
     assert programs.find().environment["LD_LIBRARY_PATH"].endswith("/590.10.05")
     programs.sweep()
     assert not (tmp_path / "lib").exists()
+
+
+def test_daemons_that_start_at_once_share_the_links(node: SimulatedNode, tmp_path: Path) -> None:
+    many, rounds = 8, 20
+    barrier = threading.Barrier(many)
+    programs = Programs(node.root, tmp_path / "lib")
+
+    def find() -> Path:
+        barrier.wait()
+        folder = Path(programs.find().environment["LD_LIBRARY_PATH"])
+        assert (folder / "libcuda.so.1").resolve().is_file()
+        return folder
+
+    with ThreadPoolExecutor(many) as threads:
+        for _ in range(rounds):
+            programs.sweep()
+            found = {each.result() for each in [threads.submit(find) for _ in range(many)]}
+            assert len(found) == 1
+            assert all(".so." in link.name and link.exists() for link in found.pop().iterdir())
+
+
+def test_a_folder_that_takes_no_links_is_told_of(node: SimulatedNode, tmp_path: Path) -> None:
+    (tmp_path / "lib").write_text("no folder")
+    with pytest.raises(StorageFailed, match=f"{tmp_path}/lib/.*Not a directory"):
+        Programs(node.root, tmp_path / "lib").find()
 
 
 def test_on_the_host_s_own_root_nothing_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
