@@ -76,6 +76,10 @@ class Daemon:
         """Clients that are attached. Raises HardwareBusy when it does not answer."""
         return self._control.clients()
 
+    def holds(self, spec: MpsSpec) -> bool:
+        """Whether it has taken these limits, as far as is known without asking it."""
+        return self._told == Limits.of(spec)
+
     def hold_limits(self, spec: MpsSpec, *, is_new: bool = False) -> None:
         """Set the limits that are not as they should be, and read them back.
 

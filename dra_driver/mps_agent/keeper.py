@@ -52,6 +52,8 @@ class SetKeeper:
         folder, host = tools.folders.of_set(note.spec.id), tools.options.settings.host_root
         self.folders = SetFolders(folder, host, tmpfs=tools.options.tmpfs)
         self._asking = threading.Lock()  # one talk with the daemon at a time
+        self._releasing = threading.Lock()
+        self._is_released = False
         self._change = threading.Condition()  # guards the rest
         self._wanted = True
         self._poked = False
@@ -115,13 +117,19 @@ class SetKeeper:
             raise HardwareBusy(f"{self.spec}: the control daemon is still being started")
 
     def adjust(self, spec: MpsSpec) -> None:
-        """Take other limits, for clients that attach from now on. Raises DriverError."""
-        if spec == self.spec:
-            return
+        """Take other limits, for clients that attach from now on. Raises DriverError.
+
+        They are noted first: when the daemon does not take them, it is told them again with the
+        next call, and by those who watch it.
+        """
         with self._change:
-            self._note = self._note.model_copy(update={"spec": spec})
-            self._tools.notes.write(self._note)
             daemon = self._daemon
+            if spec != self.spec:
+                note = self._note.model_copy(update={"spec": spec})
+                self._tools.notes.write(note)
+                self._note = note
+            elif daemon is None or daemon.holds(spec):
+                return
         if daemon is not None:
             with self._asking:
                 daemon.hold_limits(spec)
@@ -129,16 +137,23 @@ class SetKeeper:
         self._tell()
 
     def release(self) -> None:
-        """End the daemon and take all back. Raises DriverError; then it is to be called again."""
+        """End the daemon and take all back. Raises DriverError; then it is to be called again.
+
+        Once: a call that comes late does not take what another keeper of the set has made since.
+        """
         self.halt()
         if self._thread.is_alive():
             self._thread.join(_END_SECONDS)
         if self._thread.is_alive():
             raise HardwareBusy(f"{self.spec}: the control daemon does not end")
-        failpoint("before-release")
-        self.folders.remove()
-        self._tools.notes.remove(self.spec.id)
-        failpoint("after-release")
+        with self._releasing:
+            if self._is_released:
+                return
+            failpoint("before-release")
+            self.folders.remove()
+            self._tools.notes.remove(self.spec.id)
+            failpoint("after-release")
+            self._is_released = True
 
     def halt(self) -> None:
         """Let the daemon end, and leave all else as it is. Returns at once."""

@@ -1,10 +1,14 @@
 """Sets of devices: which go together, what is refused by name, and what a next agent finds."""
 
+import threading
 from dataclasses import replace
 
 import pytest
 
 from dra_driver.model.errors import ConfigInvalid, DeviceInUse, HardwareFailed
+from dra_driver.mps_agent.daemon import Daemon
+from dra_driver.mps_agent.keeper import SetKeeper
+from dra_driver.mps_agent.set_folders import SetFolders
 from dra_driver.rpc import mps_v1_pb2 as pb
 from dra_driver.sharing.mps_notes import SetNote, SetNotes
 from dra_driver.sharing.mps_spec import MpsDevice, MpsSpec
@@ -69,6 +73,63 @@ def test_other_limits_are_taken_by_the_daemon_that_runs(bed: AgentBed) -> None:
     note = SetNotes(bed.folders).get(wanted.id)
     assert note is not None
     assert note.spec == wanted
+
+
+def test_limits_that_were_not_taken_are_told_again_to_who_asks_again(
+    bed: AgentBed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[int] = []
+    ask = Daemon.clients
+
+    def clients(daemon: Daemon) -> int:
+        looks.append(ask(daemon))
+        return looks[-1]
+
+    monkeypatch.setattr(Daemon, "clients", clients)
+    sets = bed.begin(poll_seconds=600)
+    sets.ensure(bed.spec(0, limit=1024), LIMIT, replace=False)
+    eventually(lambda: looks, "the only look that is taken")
+    wanted = bed.spec(0, limit=3000)
+    bed.node.state.fault(-1, "mps.command.*", 999, times=1)
+    with pytest.raises(HardwareFailed):
+        sets.ensure(wanted, LIMIT, replace=False)
+    sets.ensure(wanted, LIMIT, replace=False)
+    (daemon,) = bed.node.show()["mps"]
+    assert daemon["pinnedMemoryLimits"] == {"0": 3000 << 20}
+
+
+def test_a_late_release_leaves_what_was_made_since(
+    bed: AgentBed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sets, spec = bed.begin(), bed.spec(0)
+    sets.ensure(spec, LIMIT, replace=False)
+    halt, remove = SetKeeper.halt, SetFolders.remove
+    both_are_here, is_made_anew = threading.Barrier(2), threading.Event()
+    removals: list[SetFolders] = []
+
+    def halt_both(keeper: SetKeeper) -> None:
+        halt(keeper)
+        if threading.current_thread() in releases:
+            both_are_here.wait(LIMIT)
+
+    def remove_late(folders: SetFolders) -> None:
+        removals.append(folders)
+        if len(removals) > 1:
+            is_made_anew.wait(LIMIT)
+        remove(folders)
+
+    monkeypatch.setattr(SetKeeper, "halt", halt_both)
+    monkeypatch.setattr(SetFolders, "remove", remove_late)
+    releases = [threading.Thread(target=sets.release, args=[spec.id]) for _ in range(2)]
+    for each in releases:
+        each.start()
+    eventually(lambda: sets.states() == [], "the first is done")
+    pipe = bed.folders.of_set(sets.ensure(spec, LIMIT, replace=False).set.id) / "pipe"
+    is_made_anew.set()
+    for each in releases:
+        each.join(LIMIT)
+    assert pipe.is_dir()
+    assert SetNotes(bed.folders).get(spec.id) is not None
 
 
 def test_a_partition_that_was_made_anew_has_a_new_daemon(bed: AgentBed) -> None:
