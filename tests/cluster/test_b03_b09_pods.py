@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from dra_driver.simulator.driver_files import LIBRARY_FOLDER
+from dra_driver.simulator.native_library import ALL_GPUS
 from dra_driver.simulator.node_file import NodeSpec
 from tests.chart.helm import Helm, setting
 from tests.cluster import linux, view
@@ -19,9 +20,11 @@ from tests.cluster.claims import claim, use
 from tests.cluster.driver import eventually
 from tests.cluster.release import PLUGIN, Release
 from tests.cluster.workload import RESOURCE_API, pod
+from tests.support.discovery import fault
 
 _MODEL: Final = "h100-80gb"
 _OPERATORS: Final = Path("/run/nvidia/driver")
+_INIT: Final = "nvmlInit"
 _CDI_FOLDER: Final = Path("/etc/cdi")
 _VALUES: Final = setting(f"cdiRoot={_CDI_FOLDER}", "config.map.default.inventory.interval=1s")
 
@@ -107,7 +110,13 @@ def test_b03_b09_driver_and_gpus_come_after_the_pods(release: Release, helm: Hel
         assert late.device_names() == set()
         uid = late.pods(PLUGIN)[0]["metadata"]["uid"]
         lay_out_with_links(late.node.root)
+        fault(late.node, ALL_GPUS, _INIT, "DRIVER_NOT_LOADED")
         linux.mount(str(late.node.root), _OPERATORS, flags=linux.MS_BIND)
+        eventually(
+            lambda: is_told(late, 503, f"{_INIT} answered DRIVER_NOT_LOADED"),
+            "the driver's files are there, and its kernel module is not yet",
+        )
+        late.node.state.clear()
         late.wait_started()  # also on a node that has no GPU
         assert late.device_names() == set()
         for _ in range(2):
