@@ -45,8 +45,8 @@ def test_b13_the_pod_says_what_is_wrong_with_the_folder(release: Release) -> Non
         with cdi_elsewhere(release):
             linux.mount("none", _DISK, flags=linux.MS_REMOUNT | linux.MS_RDONLY)
             asks(namespace, "early")
-            said = namespace.wait_event("early", _PREPARE, "Read-only file system")["message"]
-            assert f"cannot write {_FOLDER}/" in said
+            said = namespace.wait_event("early", _PREPARE, f"cannot write {_FOLDER}/")["message"]
+            assert "Read-only file system" in said
             linux.mount("none", _DISK, flags=linux.MS_REMOUNT)
             said = namespace.wait_event("early", "Failed", "unresolvable CDI devices")["message"]
             uid = namespace.claim("early")["metadata"]["uid"]
