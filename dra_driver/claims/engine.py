@@ -202,6 +202,23 @@ class Engine:
             for ref in refs
         }
 
+    def unprepare_if(
+        self, ref: ClaimRef, is_due: Callable[[ClaimRecord], bool], cancelled: Cancel
+    ) -> None:
+        """Take back what was done for a claim if it is due, asked while nobody else works on it.
+
+        A claim that was judged before may have been allocated and prepared anew since.
+        """
+
+        def work() -> None:
+            with self.records.claim_lock(ref.uid):
+                record = self.records.get(ref.uid)
+                if record is not None and is_due(record):
+                    log.info("nobody needs a claim any more", claim=ref)
+                    self._unprepare_locked(ref, cancelled)
+
+        self._answer("unprepare", ref, work)
+
     def _prepare_patiently(
         self, ref: ClaimRef, deadline: float, cancelled: Cancel
     ) -> PreparedClaim:
@@ -323,13 +340,16 @@ class Engine:
 
     def _unprepare_one(self, ref: ClaimRef, cancelled: Cancel) -> None:
         with self.records.claim_lock(ref.uid):
-            _stop_if(cancelled, ref)
-            self._takeover.check_free_of(ref.uid)
-            record = self.records.get(ref.uid)
-            if record is None:  # never seen, already gone, or damaged: clear what goes by the UID
-                record = ClaimRecord(namespace=ref.namespace, name=ref.name, uid=ref.uid)
-            self._take_back(record.named(ref), keep_aside=False)
-            log.info("claim is unprepared", claim=ref, devices=[d.device for d in record.devices])
+            self._unprepare_locked(ref, cancelled)
+
+    def _unprepare_locked(self, ref: ClaimRef, cancelled: Cancel) -> None:
+        _stop_if(cancelled, ref)
+        self._takeover.check_free_of(ref.uid)
+        record = self.records.get(ref.uid)
+        if record is None:  # never seen, already gone, or damaged: clear what goes by the UID
+            record = ClaimRecord(namespace=ref.namespace, name=ref.name, uid=ref.uid)
+        self._take_back(record.named(ref), keep_aside=False)
+        log.info("claim is unprepared", claim=ref, devices=[d.device for d in record.devices])
 
     def _take_back(self, record: ClaimRecord, *, keep_aside: bool) -> None:
         """Undo all steps, last first, and forget the record; whatever fails is left for a retry."""

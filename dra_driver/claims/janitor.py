@@ -91,9 +91,9 @@ class Janitor:
 
     def _run(self) -> None:
         while not self._stopping.is_set():
-            self._wake.clear()
             self.sweep()
             self._wake.wait(self._interval)
+            self._wake.clear()  # here: a wish to stop that came just before is seen above
 
     def _try(self, what: str, work: Callable[[], object]) -> None:
         """Do a piece of work; what goes wrong is told once and left for the next sweep."""
@@ -146,8 +146,7 @@ class Janitor:
         self._suspects = {record.uid: self._suspects.get(record.uid, now) for record in dead}
         for record in dead:
             if now - self._suspects[record.uid] >= self._interval and not self._stopping.is_set():
-                log.info("a claim that nobody needs is unprepared", claim=record.ref)
-                self._engine.unprepare([record.ref], self._stopping.is_set)
+                self._engine.unprepare_if(record.ref, self._is_gone, self._stopping.is_set)
 
     def _is_gone(self, record: ClaimRecord) -> bool:
         """Whether the API server says that the claim does not hold these devices."""

@@ -10,6 +10,7 @@ import pytest
 from dra_driver.host import RangeLock
 from dra_driver.model import AllocatedDevice
 from dra_driver.model.errors import ApiUnavailable, ClaimNotAllocated, DeviceInUse
+from dra_driver.state import ClaimRecord
 from tests.support.driver_tree import VERSION
 from tests.support.engine import EngineBed
 from tests.support.inventories import gpu, inventory, partition, partitioned
@@ -55,6 +56,33 @@ def test_a_claim_that_was_deallocated_or_allocated_anew_holds_nothing_here(
     bed.api.error = ClaimNotAllocated("no allocation")
     bed.janitor().sweep()
     assert bed.claim_files() == set()
+
+
+def test_a_claim_that_is_allocated_anew_at_the_last_moment_keeps_what_it_has(
+    bed: EngineBed, kubelet: PodResources, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To ask about many claims takes a while, in which the kubelet may prepare one of them."""
+    ref = bed.claim("mine", "gpu-0")
+    bed.prepare(ref)
+    sweeper = bed.janitor(interval=60)
+    del bed.api.claims["default", "mine"]
+    judge = sweeper._is_gone
+
+    def judge_before_a_new_pod_comes(record: ClaimRecord) -> bool:
+        was_gone = judge(record)
+        if was_gone:
+            bed.claim("mine", "gpu-0")
+            assert bed.prepare(ref).devices
+        return was_gone
+
+    now = 1000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    sweeper.sweep()
+    now += 60
+    with monkeypatch.context() as patch:
+        patch.setattr(sweeper, "_is_gone", judge_before_a_new_pod_comes)
+        sweeper.sweep()
+    assert bed.claim_files() == {f"cdi {ref.uid}", f"record {ref.uid}"}
 
 
 def test_it_must_be_so_for_a_whole_interval(
@@ -242,3 +270,20 @@ def test_it_runs_in_a_thread_and_looks_when_poked(bed: EngineBed, kubelet: PodRe
         eventually(lambda: kubelet.asked == 2, "another one")
     finally:
         sweeper.stop()
+
+
+def test_a_wish_to_stop_that_comes_just_before_a_sweep_is_heard(
+    bed: EngineBed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sweeper = bed.janitor(interval=3600)
+    is_set = sweeper._stopping.is_set
+
+    def is_set_a_moment_too_early() -> bool:
+        found = is_set()
+        sweeper._stopping.set()
+        sweeper._wake.set()
+        return found
+
+    monkeypatch.setattr(sweeper._stopping, "is_set", is_set_a_moment_too_early)
+    sweeper.start()
+    eventually(lambda: not sweeper._thread.is_alive(), "the thread has ended")
