@@ -33,6 +33,7 @@ from dra_driver.host import (
 from dra_driver.model.errors import (
     ClaimNotFound,
     DeviceInUse,
+    HardwareBusy,
     RecordDamaged,
     StorageFailed,
 )
@@ -244,7 +245,7 @@ class Records:
     @contextmanager
     def _node(self, *, anew: bool = False) -> Iterator[Ownership]:
         """Hold the node's lock, with an index that is true now."""
-        with self._guard, MarkedLock(self._node_lock, self._mark, _LOCK_SECONDS) as lock:
+        with self._guarded(), MarkedLock(self._node_lock, self._mark, _LOCK_SECONDS) as lock:
             if anew or self._stale or not lock.marked_by_us:
                 self._index = self._read_all()
                 lock.mark()
@@ -258,6 +259,19 @@ class Records:
                 self._stale = False  # refused before anything was written
                 raise
             self._stale = False
+
+    @contextmanager
+    def _guarded(self) -> Iterator[None]:
+        """Keep other threads out; raises HardwareBusy when one of them does not come back."""
+        if not self._guard.acquire(timeout=_LOCK_SECONDS):
+            raise HardwareBusy(
+                f"another call of this driver has worked on {self._node_lock.name} for "
+                f"{_LOCK_SECONDS:.0f} s; look at the disk of {self._folder}"
+            )
+        try:
+            yield
+        finally:
+            self._guard.release()
 
     def _read_all(self) -> Ownership:
         """Read and mend every record; those that stay unreadable may hold anything."""

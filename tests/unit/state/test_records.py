@@ -8,6 +8,7 @@ import shutil
 import signal
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ from dra_driver.model.errors import (
     RecordDamaged,
     StorageFailed,
 )
-from dra_driver.state import ClaimRecord, DeviceRecord, Phase, Records
+from dra_driver.state import ClaimRecord, DeviceRecord, Ownership, Phase, Records
 from dra_driver.state.record import decode, encode
 
 
@@ -386,14 +387,14 @@ def test_one_instance_reads_its_folder_once(
     records: Records, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loads = 0
-    read_all = records.all
+    read_all = records._read_all
 
-    def counted() -> list[ClaimRecord]:
+    def counted() -> Ownership:
         nonlocal loads
         loads += 1
         return read_all()
 
-    monkeypatch.setattr(records, "all", counted)
+    monkeypatch.setattr(records, "_read_all", counted)
     for number in range(20):
         records.reserve(claim(f"u{number}", gpu=f"GPU-{number}"))
     assert loads == 0
@@ -418,7 +419,7 @@ def test_a_killed_holder_leaves_no_lock_behind(records: Records, tmp_path: Path)
     holder = context.Process(target=_hold, args=(tmp_path, ready))
     holder.start()
     try:
-        assert ready.wait(30)
+        assert ready.wait(60)
         with pytest.raises(HardwareBusy), records.claim_lock("u1", timeout=0.05):
             pass
         with records.claim_lock("u2", timeout=1):
@@ -426,7 +427,7 @@ def test_a_killed_holder_leaves_no_lock_behind(records: Records, tmp_path: Path)
     finally:
         assert holder.pid is not None
         os.kill(holder.pid, signal.SIGKILL)
-        holder.join(30)
+        holder.join(60)
     with records.claim_lock("u1", timeout=10):
         pass
 
@@ -450,3 +451,27 @@ def test_two_threads_exclude_each_other_on_one_claim(records: Records) -> None:
     for thread in threads:
         thread.join()
     assert most == 1
+
+
+def test_a_call_that_hangs_in_the_records_does_not_keep_others_for_ever(
+    records: Records, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its disk hangs, say: each call behind it would take a thread until none is left."""
+    records.reserve(claim("u1"))
+    monkeypatch.setattr("dra_driver.state.store._LOCK_SECONDS", 0.05)
+    begun, mended = threading.Event(), threading.Event()
+
+    def hang() -> None:
+        begun.set()
+        mended.wait(60)
+
+    with ThreadPoolExecutor(2) as calls:
+        hanging = calls.submit(records.while_held, hang)
+        assert begun.wait(60)
+        try:
+            with pytest.raises(HardwareBusy, match=r"state\.lock"):
+                calls.submit(records.holdings).result(30)
+        finally:
+            mended.set()
+        hanging.result(60)
+    assert [held.claim.uid for held in records.holdings()] == ["u1"]
