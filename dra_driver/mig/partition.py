@@ -134,9 +134,16 @@ def remove_instance(gpu: MigGpu, device: DeviceRecord) -> None:
     """Remove what stands at exactly the device's place; waits a little for who still uses it."""
     deadline = time.monotonic() + _PATIENCE_SECONDS
     pause = _FIRST_PAUSE
+    was_removed = False
     while (instance := gpu.instance(*_slot(device))) is not None:
+        if was_removed and time.monotonic() > deadline:  # the GPU's thread must not stay for ever
+            raise HardwareFailed(
+                f"{device.device} of GPU {gpu.uuid} is there again whenever it was removed; see "
+                "who makes it, or whether nvidia-smi mig -dgi can remove it"
+            )
         try:
             _destroy(gpu, instance)
+            was_removed = True
         except HardwareBusy as error:
             if time.monotonic() + pause > deadline:
                 raise refusals.held(error, gpu.users(instance)) from error

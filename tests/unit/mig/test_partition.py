@@ -252,6 +252,18 @@ def test_what_somebody_else_removes_at_the_same_time_is_gone() -> None:
     assert gpu.standing == {}
 
 
+def test_what_is_there_again_whenever_it_was_removed_does_not_keep_the_gpu_busy_for_ever() -> None:
+    gpu = FakeGpu(on=True, standing={(19, Placement(0, 1)): []})
+
+    def destroy(_: GpuInstance) -> None:
+        gpu._call("destroy_instance")
+        assert gpu.calls < 1000, "that would go on for ever"
+
+    gpu.destroy_instance = destroy  # type: ignore[assignment,method-assign]
+    with pytest.raises(HardwareFailed, match="there again"):
+        partition.remove(cast("MigGpu", gpu), record(19, Placement(0, 1)))
+
+
 def test_a_record_with_half_an_identity_is_our_own_mistake() -> None:
     with pytest.raises(Bug):
         partition.remove(cast("MigGpu", FakeGpu()), record(None, Placement(0, 1)))
