@@ -151,9 +151,10 @@ class Engine:
 
     @contextmanager
     def _undisturbed(self, record: ClaimRecord) -> Iterator[bool]:
-        """Work on a claim if nobody else does; gives whether it is prepared still.
+        """Work on a claim if nobody else does; gives whether it is prepared still as `record` says.
 
-        What is set for a claim that is just being unprepared would never be put back.
+        What is set for a claim that is just being unprepared would never be put back; nor what is
+        set on devices that it had, and has given back meanwhile for others under the same UID.
         """
         with ExitStack() as stack:
             try:
@@ -161,8 +162,7 @@ class Engine:
             except HardwareBusy:
                 yield False
                 return
-            now = self.records.get(record.uid)
-            yield now is not None and now.phase is Phase.PREPARED
+            yield record.phase is Phase.PREPARED and self.records.get(record.uid) == record
 
     def without_partition(self, records: Sequence[ClaimRecord]) -> set[str]:
         """UIDs of those claims whose partitions, made for them, do not stand any more.

@@ -57,3 +57,16 @@ def test_a_claim_that_ended_meanwhile_is_not_set_again(bed: EngineBed) -> None:
     bed.unprepare(ref)
     with bed.engine._undisturbed(record) as is_live:
         assert not is_live
+
+
+def test_devices_that_a_claim_has_given_back_are_not_set_again(bed: EngineBed) -> None:
+    """The claim was allocated anew under its UID after the janitor had read its record."""
+    bed.prepare(bed.claim("moved", "gpu-0"))
+    (before,) = bed.records.all()
+    bed.prepare(bed.claim("moved", "gpu-1"))
+    (now,) = bed.records.all()
+    assert (before.uid, before.phase) == (now.uid, now.phase)
+    with bed.engine._undisturbed(before) as is_live:
+        assert not is_live
+    with bed.engine._undisturbed(now) as is_live:
+        assert is_live
