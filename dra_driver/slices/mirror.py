@@ -41,6 +41,7 @@ class SliceMirror:
         self._lock = threading.Lock()
         self._slices: dict[str, JsonObject] = {}
         self._gone: dict[str, int] = {}  # versions at which slices were deleted since the list
+        self._own: set[str] = set()  # names of own writes since the list was asked for
         self._listed = 0  # version of the list
         self._epoch = 0
         self._problem = "the API server has not been asked yet"
@@ -87,12 +88,15 @@ class SliceMirror:
     def put(self, obj: JsonObject) -> None:
         """Note what an own write was answered with, before the watch tells."""
         with self._lock:
+            self._own.add(obj["metadata"]["name"])
             self._store(obj)
 
     def forget(self, obj: JsonObject) -> None:
         """Note an own delete, before the watch tells."""
         with self._lock:
-            self._slices.pop(obj["metadata"]["name"], None)
+            name = obj["metadata"]["name"]
+            self._slices.pop(name, None)
+            self._gone[name] = max(_number(obj), self._gone.get(name, 0))
 
     def _run(self) -> None:
         backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
@@ -101,7 +105,7 @@ class SliceMirror:
             began = time.monotonic()
             pause = 0.0
             try:
-                listed = self._kube.list_slices()
+                listed = self._list()
                 self._replace(listed)
                 self._follow(listed.resource_version)
             except Gone as error:
@@ -153,11 +157,21 @@ class SliceMirror:
             self._on_change(others_changed=True)
         return version
 
+    def _list(self) -> SliceList:
+        """List; what was known before that is in it, or is not there any more."""
+        with self._lock:
+            self._own.clear()
+        return self._kube.list_slices()
+
     def _replace(self, listed: SliceList) -> None:
-        """Take over a list; own writes that are newer than it stay."""
+        """Take over a list; own writes that were made meanwhile and are newer than it stay.
+
+        Nothing else does: versions of a server that was restored from a backup begin earlier.
+        """
         with self._lock:
             self._listed = _as_number(listed.resource_version)
-            newer = [obj for obj in self._slices.values() if _number(obj) > self._listed]
+            own = (obj for name, obj in self._slices.items() if name in self._own)
+            newer = [obj for obj in own if _number(obj) > self._listed]
             self._slices = {obj["metadata"]["name"]: obj for obj in (*listed.items, *newer)}
             self._gone.clear()
             self._epoch += 1

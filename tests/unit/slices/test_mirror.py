@@ -81,10 +81,27 @@ def test_a_list_that_overtakes_the_answer_to_the_create_counts(copy: Copy) -> No
     assert copy.versions() == []
 
 
-def test_an_own_write_that_is_newer_than_the_list_stays(copy: Copy) -> None:
-    copy.mirror.put(at(30))
-    copy.mirror._replace(listed(20, at(11)))
+def test_an_own_write_that_is_made_while_the_list_is_read_stays(
+    copy: Copy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def list_slices() -> SliceList:
+        copy.mirror.put(at(30))
+        return listed(20, at(11))
+
+    monkeypatch.setattr(copy.mirror._kube, "list_slices", list_slices)
+    copy.mirror._replace(copy.mirror._list())
     assert copy.versions() == ["30"]
+
+
+def test_what_an_earlier_server_had_goes_with_its_versions(
+    copy: Copy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that was restored from a backup begins earlier: nothing is newer than its list."""
+    copy.mirror.put(at(30))
+    copy.event("ADDED", at(31, "b"))
+    monkeypatch.setattr(copy.mirror._kube, "list_slices", lambda: listed(20, at(11)))
+    copy.mirror._replace(copy.mirror._list())
+    assert copy.versions() == ["11"]
 
 
 def test_old_news_does_not_undo_new(copy: Copy) -> None:
@@ -101,6 +118,16 @@ def test_an_own_delete_is_noted_at_once(copy: Copy) -> None:
     assert copy.versions() == []
     copy.event("DELETED", at(12))
     assert copy.told == []
+
+
+def test_an_own_delete_is_not_undone_by_the_news_of_what_it_deleted(copy: Copy) -> None:
+    copy.mirror.put(at(11))
+    copy.mirror.forget(at(11))
+    copy.event("ADDED", at(11))  # the watch is behind
+    assert copy.versions() == []
+    copy.event("ADDED", at(13))
+    assert copy.versions() == ["13"]
+    assert copy.told == [True]
 
 
 def test_a_bookmark_moves_on_and_changes_nothing(copy: Copy) -> None:
