@@ -78,7 +78,7 @@ def problem(pair: Pair, names: Sequence[str], now: datetime) -> str:
     A certificate is replaced when a third of its time is left.
     """
     try:
-        certificate = x509.load_pem_x509_certificate(pair.certificate)
+        certificate = _read(pair.certificate)
         context_for(pair.certificate, pair.key)
         authorities = _read_all(pair.authorities)
         has = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
@@ -97,7 +97,7 @@ def problem(pair: Pair, names: Sequence[str], now: datetime) -> str:
 
 def expiry(certificate: bytes) -> datetime:
     """When a certificate ends; raises ValueError when it is none."""
-    return x509.load_pem_x509_certificate(certificate).not_valid_after_utc
+    return _read(certificate).not_valid_after_utc
 
 
 def context_for(certificate: bytes, key: bytes) -> ssl.SSLContext:
@@ -165,8 +165,19 @@ def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
     )
 
 
+def _read(certificate: bytes) -> x509.Certificate:
+    found = _read_all(certificate)
+    if not found:
+        raise ValueError("there is no certificate")
+    return found[0]
+
+
 def _read_all(certificates: bytes) -> list[x509.Certificate]:
-    return x509.load_pem_x509_certificates(certificates) if certificates.strip() else []
+    """Read none or more; raises ValueError."""
+    try:
+        return x509.load_pem_x509_certificates(certificates) if certificates.strip() else []
+    except x509.InvalidVersion as error:  # TLS takes more versions than this library
+        raise ValueError(str(error)) from error
 
 
 def _still_valid(authorities: bytes, now: datetime) -> list[x509.Certificate]:

@@ -6,7 +6,9 @@ from typing import Final
 
 from dra_driver.admission.served import Served
 from dra_driver.model.errors import SettingInvalid
+from dra_driver.telemetry import logger
 
+_log = logger(__name__)
 _SECONDS: Final = 5.0  # between two looks at the files
 _STOP_SECONDS: Final = 1.0
 
@@ -54,3 +56,5 @@ class CertificateFiles:
                 self.look()
             except (OSError, ValueError) as error:
                 self._served.failed(error)
+            except Exception:  # noqa: BLE001 - the thread must outlive our own mistakes
+                _log.exception("looking after the certificate failed")

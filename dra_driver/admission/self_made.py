@@ -2,8 +2,8 @@
 
 It lies in a Secret, so that all instances show the same one and a restart finds it again. Its
 authorities stand in the ValidatingWebhookConfiguration before anybody shows it: an instance changes
-over when it finds them there, at a look after the one that wrote them, so that every API server
-has heard. Two instances that make one at the same time: the second write is refused as a conflict,
+over when two of its looks have found them there, whoever wrote them, so that every API server has
+heard. Two instances that make one at the same time: the second write is refused as a conflict,
 and its author reads what the first has written.
 """
 
@@ -46,6 +46,7 @@ class SelfMade:
         self._names = names
         self._lifetime = lifetime
         self._served = served
+        self._known = b""  # authorities that the API server knew at the last look
         self._pause = min(_SECONDS, lifetime.total_seconds() / _LOOKS_IN_A_LIFE)
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="self-made", daemon=True)
@@ -66,10 +67,12 @@ class SelfMade:
         Raises DriverError.
         """
         pair = self._stored()
-        was_known = self._is_known(pair.authorities)
+        was_known = self._known == pair.authorities
+        is_known = self._is_known(pair.authorities)
+        self._known = pair.authorities if is_known else b""
         if self._served.shows(pair.certificate):
             return True
-        if was_known or self._served.is_empty:
+        if (is_known and was_known) or self._served.is_empty:
             self._served.use(pair.certificate, pair.key)
             return True
         return False

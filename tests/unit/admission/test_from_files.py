@@ -1,5 +1,6 @@
 """Certificates in files that somebody else replaces, as kubelets do: by a symlink."""
 
+import ssl
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -17,6 +18,17 @@ from tests.unit.admission.handshake import NAME, shown
 
 DAY = timedelta(days=1)
 FIRST, SECOND = (make_pair((NAME,), DAY, now()) for _ in range(2))
+
+
+def of_version_2(certificate: bytes) -> bytes:
+    """Make it one that OpenSSL takes and the library that reads it does not."""
+    content = ssl.PEM_cert_to_DER_cert(certificate.decode())
+    version_3 = b"\xa0\x03\x02\x01\x02"
+    assert content.count(version_3) == 1
+    return ssl.DER_cert_to_PEM_cert(content.replace(version_3, b"\xa0\x03\x02\x01\x01")).encode()
+
+
+ODD = of_version_2(FIRST.certificate)
 
 
 class Mounted:
@@ -79,7 +91,13 @@ def test_what_the_files_have_is_shown_and_followed(mounted: Mounted) -> None:
 
 @pytest.mark.parametrize(
     "content",
-    [(b"", b""), (b"junk", b"junk"), (SECOND.certificate, FIRST.key), (SECOND.certificate, b"")],
+    [
+        (b"", b""),
+        (b"junk", b"junk"),
+        (SECOND.certificate, FIRST.key),
+        (SECOND.certificate, b""),
+        (ODD, FIRST.key),
+    ],
 )
 def test_what_can_not_be_used_leaves_the_former_in_use(
     mounted: Mounted, content: tuple[bytes, bytes]
