@@ -4,7 +4,11 @@ Both drivers have the same name, so its checkpoint lies in our folder. At the fi
 hardware each claim in it becomes a record, and the checkpoint gets another name; after that nothing
 knows any more who has prepared a claim. Until then no claim gets a device, and none that the
 checkpoint names is unprepared. A crash in between is gone on from at the next start: claims that
-have a record are left alone.
+have a record are left alone. What fails is tried again at each snapshot.
+
+A claim on which this driver itself fails may have anything; it keeps no other from being taken
+over. If all of it fails, no claim gets a device, but those that end do: what would have been put
+back for them is left.
 
 A checkpoint that can't be read is set aside. Which claims run is then known by their CDI files,
 not what they have: nothing is given out until each has been unprepared or prepared again, or a
@@ -32,9 +36,9 @@ from dra_driver.host import (
 )
 from dra_driver.kube.pod_resources import claims_in_use
 from dra_driver.model import DriverError, Inventory
-from dra_driver.model.errors import DriverNotReady, RecordDamaged, TryAgain
+from dra_driver.model.errors import Bug, DriverNotReady, RecordDamaged, TryAgain
 from dra_driver.serving import is_served
-from dra_driver.state import ClaimRecord, PriorClaim, Records, read_checkpoint
+from dra_driver.state import ClaimRecord, EndedClaims, PriorClaim, Records, read_checkpoint
 from dra_driver.telemetry import Event, EventQueue, logger
 
 log = logger(__name__)
@@ -59,10 +63,10 @@ class Takeover:
         self._events = events
         self._host = HostRoot(settings.host_root)
         self._file = settings.data_folder / _CHECKPOINT
+        self._ended = EndedClaims(settings.data_folder)
         self._lock = threading.Lock()  # guards what follows
         self._content: bytes | None = None  # of the checkpoint; None: there is nothing to be done
-        self._trouble = ""
-        self._ended: set[str] = set()  # UIDs of claims that were unprepared before
+        self._trouble: DriverError | None = None
 
     def start(self) -> None:
         """See whether there is a checkpoint. Raises StorageFailed."""
@@ -75,22 +79,22 @@ class Takeover:
         with self._lock:
             if self._content is None:
                 return
-            folder = self._settings.data_folder
             try:
-                with FileLock(folder / "take-over.lock", _LOCK_SECONDS), failpoints_of("take-over"):
+                with self._alone(), failpoints_of("take-over"):
                     self._content = read_file(self._file)  # None: another instance was faster
                     if self._content is not None:
                         self._take(self._content, inventory)
             except DriverError as error:
-                if self._trouble != str(error):
-                    log.warning("no claim of the driver before is taken over yet", err=error)
-                self._trouble = str(error)
-                return
-            except Exception as error:  # the node must go on without these claims
-                log.exception("the claims of the driver before can't be taken over")
-                self._trouble = repr(error)
-                return
-            self._content = None
+                self._failed(error)
+            except Exception as error:  # noqa: BLE001 - tried again at the next snapshot
+                self._failed(
+                    Bug(
+                        f"{error!r}; please report it; Pods of these claims can end, but what was "
+                        f"set for them stays; when none is left you may move {self._file} away"
+                    )
+                )
+            else:
+                self._content = None
 
     def problem(self) -> str:
         """Why claims are not taken over yet, in one line; empty when all are."""
@@ -102,21 +106,41 @@ class Takeover:
         )
 
     def check_done(self) -> None:
-        """Raise DriverNotReady while a device may be that of a claim that was not taken over."""
+        """Raise DriverNotReady while a device may be that of a claim that was not taken over.
+
+        Bug if that is because this driver fails on the checkpoint.
+        """
         if problem := self.problem():
-            raise DriverNotReady(problem)
+            raise Bug(problem) if isinstance(self._trouble, Bug) else DriverNotReady(problem)
 
     def check_free_of(self, uid: str) -> None:
-        """Raise DriverNotReady while the checkpoint has the claim.
+        """Raise DriverNotReady while the checkpoint has the claim; else note that it has ended.
 
-        Without a GPU driver nothing can be taken over, and there is nothing to be put back.
+        Without a GPU driver nothing can be taken over, and there is nothing to be put back. A fault
+        of this driver may last, and must not keep Pods from ending.
         """
         with self._lock:
             if self._content is None or uid.encode() not in self._content:
                 return
-            if self._host.has_gpu_driver():
+            if self._host.has_gpu_driver() and not isinstance(self._trouble, Bug):
                 self.check_done()
-            self._ended.add(uid)
+            with self._alone():
+                self._content = read_file(self._file)  # None: another instance was faster
+                if self._content is not None:
+                    self._ended.add(self._content, uid)
+
+    def _alone(self) -> FileLock:
+        return FileLock(self._settings.data_folder / "take-over.lock", _LOCK_SECONDS)
+
+    def _failed(self, error: DriverError) -> None:
+        """Keep in mind why nothing is taken over; tell it if it is news."""
+        if str(error) != str(self._trouble):
+            say = log.exception if isinstance(error, Bug) else log.warning
+            say("no claim of the driver before is taken over yet", err=error)
+            if isinstance(error, Bug):
+                told = f"the claims in {self._file} are not taken over: {error}"
+                self._events.add(Event(error.reason, told, warning=True))
+        self._trouble = error
 
     def _take(self, content: bytes, inventory: Inventory) -> None:
         served = self._settings.data_folder / _SOCKET
@@ -133,10 +157,11 @@ class Takeover:
         make = PriorRecords(
             state, inventory, settings.driver_name, settings.node_name, self._mps_folders
         )
-        claims = [each for each in state.claims if each.uid not in self._ended]
-        records = [self._completed(make, each) for each in claims if each.is_complete]
-        records += [make.begun(each) for each in claims if not each.is_complete]
-        taken = [each.uid for each in records if each is not None and self._adopt(each)]
+        ended = self._ended.of(content)
+        claims = [each for each in state.claims if each.uid not in ended]
+        # What was only begun comes last: it has nothing where another claim has the device.
+        claims.sort(key=lambda each: not each.is_complete)
+        taken = [each.uid for each in claims if self._take_one(make, each)]
         self._move(content, TAKEN_OVER)
         log.info("another driver's claims are taken over", claims=taken)
         told = (
@@ -145,16 +170,30 @@ class Takeover:
         )
         self._events.add(Event("TakenOver", told, warning=False))
 
-    def _completed(self, make: PriorRecords, claim: PriorClaim) -> ClaimRecord | None:
-        """Record of a claim; one that can't be read may have anything from now on."""
+    def _take_one(self, make: PriorRecords, claim: PriorClaim) -> bool:
+        """Keep the record of a claim; one that can't be made may have anything from now on.
+
+        But for one whose Prepare was cut off: no container has it.
+        """
         why = claim.damage
         if not why:
             try:
-                return make.completed(claim)
+                record = make.completed(claim) if claim.is_complete else make.begun(claim)
+                return record is not None and self._adopt(record)
             except RecordDamaged as error:
                 why = str(error)
-        self._records.doubt(claim.uid, f"claim {claim.uid} in {self._file}: {why}")
-        return None
+            except DriverError:
+                raise
+            except Exception as error:  # one claim must not keep all others
+                log.exception("a claim of the driver before can't be read", claimUID=claim.uid)
+                why = f"this driver fails on it ({type(error).__name__}); please report it"
+        told = f"claim {claim.uid} in {self._file}: {why}"
+        if claim.is_complete:
+            self._records.doubt(claim.uid, told)
+        else:
+            told = f"{told}; a partition that was made for it may be left: nvidia-smi mig -lgi"
+            self._events.add(Event("LeftBehind", told, warning=True))
+        return False
 
     def _adopt(self, record: ClaimRecord) -> bool:
         """Keep a record, with the CDI ids that the kubelet was told; False: it is known."""
@@ -195,6 +234,7 @@ class Takeover:
     def _move(self, content: bytes, name: str) -> None:
         write_durably(self._settings.data_folder / name, content)
         remove_durably(self._file)
+        self._ended.forget()
 
     def _mps_folders(self, daemon: str) -> tuple[str, str]:
         folder: Path = self._settings.data_folder / "mps" / daemon

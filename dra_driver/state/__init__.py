@@ -1,5 +1,6 @@
 """What this node has promised to whom: one record per claim, and the index of who uses what."""
 
+from dra_driver.state.ended import EndedClaims
 from dra_driver.state.layouts import LayoutNote, LayoutNotes, NotedSlot
 from dra_driver.state.ownership import Holding, Ownership, holdings
 from dra_driver.state.predecessor import (
@@ -21,6 +22,7 @@ from dra_driver.state.store import Records, Traces
 __all__ = [
     "ClaimRecord",
     "DeviceRecord",
+    "EndedClaims",
     "Holding",
     "LayoutNote",
     "LayoutNotes",

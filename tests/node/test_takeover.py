@@ -218,6 +218,26 @@ def test_a_checkpoint_that_cannot_be_read_makes_no_device_free(
     assert before.profiles(2) == ["2g.20gb"]  # nobody has said whose it is
 
 
+def test_a_claim_on_which_this_driver_fails_keeps_no_other(before: Before) -> None:
+    """JSON can hold half of a character, and no record of ours: that is not looked for."""
+    bed = before.bed
+    before.prior.claims[before.whole.uid]["status"]["allocation"]["devices"]["results"][0] |= {
+        "request": "\ud800"
+    }
+    before.prior.write()
+    before.serve()
+    before.refused("late", "gpu-0", f"RecordDamaged.*{before.whole.uid}")
+    eventually(
+        lambda: any("please report it" in e["message"] for e in bed.api.objects.select("events")),
+        "an Event tells of it",
+    )
+    assert len(before.prepare(before.static)) == 1
+    before.unprepare(*[ref for ref, _ in before.all])
+    assert bed.claim_files() == set()
+    assert before.profiles(2) == []
+    assert len(before.prepare(bed.claim("late-again", "gpu-0"))) == 1
+
+
 def test_the_kubelet_knows_the_names_of_claims(before: Before) -> None:
     """Most releases note no names; without one nobody can find out that a claim is gone."""
     before.prior.write()
