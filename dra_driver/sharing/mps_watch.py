@@ -109,15 +109,24 @@ class MpsWatch:
     def _run(self) -> None:
         while not self._stopping.is_set():
             try:
-                for sets in self._agent.watch(self._ends_with):
-                    self._see(sets)
-            except AgentAway as error:
-                self._lose(str(error))
+                self._follow()
             except DriverError as error:
                 _log.warning("the MPS agent can't be watched", err=error)
             except Exception:  # noqa: BLE001 - the thread must outlive our own mistakes
                 _log.exception("watching the MPS agent failed")
             self._stopping.wait(_AGAIN_SECONDS if self._told else _IDLE_SECONDS)
+
+    def _follow(self) -> None:
+        """See what the agent tells until it ends.
+
+        Raises DriverError, also when nobody knows who has the sets: then nothing counts as seen, so
+        that it is told when that is known.
+        """
+        try:
+            for sets in self._agent.watch(self._ends_with):
+                self._see(sets)
+        except AgentAway as error:
+            self._lose(str(error))
 
     def _ends_with(self, end: Callable[[], object]) -> None:
         self._end_stream = end
@@ -126,7 +135,7 @@ class MpsWatch:
 
     def _see(self, sets: pb.Sets) -> None:
         before, now = self._view, {each.set.id: _Daemon.of(each) for each in sets.sets}
-        claims = self._claims()
+        claims = _claims(self._holdings())
         for mps_set, daemon in now.items():
             if self._is_interrupted(before.sets.get(mps_set), daemon):
                 self._metrics.count("gpu_dra_driver_mps_interruptions_total")
@@ -150,7 +159,7 @@ class MpsWatch:
         """Take note that the agent is away, unless it is known or this process is about to end."""
         if self._stopping.is_set() or self._view.away:
             return
-        claims = self._claims()
+        claims = _claims(self._holdings())
         for mps_set in claims.keys() - self._told:
             self._tell_interrupted(claims[mps_set], why)
             self._told.add(mps_set)
@@ -164,7 +173,7 @@ class MpsWatch:
             self._changed()
 
     def _count(self) -> None:
-        claims = self._claims()
+        claims = _claims(self._held())
         counts = dict.fromkeys(_WORDS.values(), 0)
         for mps_set in claims:
             found = self._view.sets.get(mps_set)
@@ -187,14 +196,6 @@ class MpsWatch:
             message = f"a new control daemon of MPS serves {', '.join(devices)}"
             self._events.add(Event("MpsRestored", message, warning=False, claim=claim))
 
-    def _claims(self) -> dict[str, dict[ClaimRef, list[str]]]:
-        """Claims that have each set, with their devices in it."""
-        found: dict[str, dict[ClaimRef, list[str]]] = {}
-        for held in self._held():
-            if held.mps_set is not None:
-                found.setdefault(held.mps_set, {}).setdefault(held.claim, []).append(held.device)
-        return found
-
     def _held(self) -> Iterable[Holding]:
         try:
             return self._holdings()
@@ -211,6 +212,15 @@ class MpsWatch:
             if why:
                 health = Health(HealthState.UNHEALTHY, _MPS_DOWN, f"MPS: {why}")
                 yield held.place, health
+
+
+def _claims(holdings: Iterable[Holding]) -> dict[str, dict[ClaimRef, list[str]]]:
+    """Claims that have each set, with their devices in it."""
+    found: dict[str, dict[ClaimRef, list[str]]] = {}
+    for held in holdings:
+        if held.mps_set is not None:
+            found.setdefault(held.mps_set, {}).setdefault(held.claim, []).append(held.device)
+    return found
 
 
 def _marked(gpu: Gpu, troubles: Mapping[Place, Health]) -> Gpu:

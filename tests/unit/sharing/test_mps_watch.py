@@ -18,9 +18,11 @@ from dra_driver.model import (
 )
 from dra_driver.model.errors import StorageFailed
 from dra_driver.rpc import mps_v1_pb2 as pb
+from dra_driver.sharing import mps_watch
 from dra_driver.sharing.mps_watch import MpsWatch
 from dra_driver.state import Holding
 from dra_driver.telemetry import Event, EventQueue, Metrics
+from tests.support.mps import eventually
 
 ONE, OTHER = "1" * 16, "2" * 16
 PROFILE = MigProfile("1g.10gb", 19, 0, 10 << 30, 16, 1, 1, 0, 1, 0)
@@ -33,7 +35,7 @@ class Bed:
         self.held: list[Holding] = []
         self.error: StorageFailed | None = None
         self.events, self.metrics = EventQueue(), Metrics()
-        self.changes = 0
+        self.changes = self.asked = 0
         settings = Settings(node_name="node-a", plugins_folder=folder)
         self.watch = MpsWatch(settings, self._holdings, self.metrics, self.events, self._changed)
 
@@ -67,6 +69,7 @@ class Bed:
         return [device.health for device in self.watch.with_troubles(inventory).devices()]
 
     def _holdings(self) -> list[Holding]:
+        self.asked += 1
         if self.error is not None:
             raise self.error
         return self.held
@@ -194,11 +197,37 @@ def test_only_news_is_handed_on(bed: Bed) -> None:
     assert bed.changes == before + 1
 
 
-def test_records_that_can_not_be_read_end_nothing(bed: Bed) -> None:
+def test_what_can_not_be_told_for_want_of_records_is_told_later(bed: Bed) -> None:
+    bed.hold("first", ONE)
+    bed.see(state(ONE))
+    bed.error = StorageFailed("no")
+    with pytest.raises(StorageFailed):
+        bed.see(state(ONE, interruptions=1))
+    bed.error = None
+    told = bed.see(state(ONE, interruptions=1))
+    assert told == [("MpsInterrupted", "first"), ("MpsRestored", "first")]
+    bed.error = StorageFailed("no")
+    with pytest.raises(StorageFailed):
+        bed.lose()
+    assert bed.health(whole(0)) == [Health()]
+    assert bed.count("down") == 0
+    bed.error = None
+    assert bed.lose() == [("MpsInterrupted", "first")]
+
+
+def test_records_that_can_not_be_read_do_not_end_the_watch(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mps_watch, "_IDLE_SECONDS", 0.01)
     bed.hold("first", ONE)
     bed.error = StorageFailed("no")
-    assert bed.lose() == []
-    assert bed.health(whole(0)) == [Health()]
+    bed.watch.start()
+    try:
+        eventually(lambda: bed.asked > 0, "somebody asks who has the sets")
+        bed.error = None
+        eventually(lambda: bed.told() == [("MpsInterrupted", "first")], "the claim is told")
+    finally:
+        bed.watch.stop()
 
 
 def test_it_starts_and_ends_without_an_agent(bed: Bed) -> None:
