@@ -138,9 +138,10 @@ class MpsSets:
             if lock.try_acquire() and not _claims(mps_set, self._holdings()):
                 note = self._notes.get(mps_set)
                 _log.info("an MPS set that no claim has is released", set=mps_set)
-                self._release(mps_set)
                 devices = note.spec.devices if note else ()
+                # First, since without the note nobody would come again for a mode that stayed.
                 self._modes.let_go((each.gpu_uuid, each.uuid) for each in devices)
+                self._release(mps_set)
         finally:
             lock.release()
 
