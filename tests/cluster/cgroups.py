@@ -10,7 +10,7 @@ from tests.cluster.cache import HarnessError
 
 _MOUNTS = Path("/sys/fs/cgroup")
 _V2_CONTROLLERS = ("cpuset", "cpu", "io", "memory", "pids")
-_REMOVAL_SECONDS = 10.0
+_REMOVAL_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from dra_driver.host import failpoints
 from dra_driver.simulator.device_nodes import NodeKind
 from dra_driver.simulator.node_file import NodeSpec
+from dra_driver.state import is_reservation_uid
 from tests.cluster.api import Object
 from tests.cluster.cache import HarnessError
 from tests.cluster.cluster import Cluster
@@ -308,9 +309,10 @@ class Driver:
         return sorted(path for folder in folders for path in folder.glob(f"*{DRIVER}*"))
 
     def leftovers(self) -> set[str]:
-        """Names of all CDI files, and of all records of claims."""
+        """Names of all CDI files, and of all records of claims; layouts have some of their own."""
         records = self.cluster.kubelet_root / "plugins" / DRIVER / "claims"
-        return {path.name for path in (*self.cdi_files(), *records.glob("*.json*"))}
+        names = {path.name for path in (*self.cdi_files(), *records.glob("*.json*"))}
+        return {name for name in names if not is_reservation_uid(name)}
 
     def requests(self) -> list[Object]:
         """All requests that this driver has made of the API server so far, as its audit log."""

@@ -60,6 +60,7 @@ class Release(Driver):
         self.label(_GPU_LABEL, "true")
         self.helm("install", "--create-namespace")
         self.wait_started()
+        self.restarts_at_first = {part: self.restarts(part) for part in (PLUGIN, AGENT)}
         self._devices = self.device_names()
 
     def helm(self, verb: str, *options: str) -> str:
@@ -153,7 +154,9 @@ class Release(Driver):
     def page(self, path: str, pod: str = "") -> tuple[int, str]:
         """Ask the plugin's Pod over HTTP, over the node's own way to its Pods."""
         name = pod or self.pod_name(PLUGIN)
-        address = self.namespace_of_driver.pod(name)["status"]["podIP"]
+        address = self.namespace_of_driver.pod(name)["status"].get("podIP")
+        if address is None:
+            return 0, f"{name} has no address yet"
         try:
             with urllib.request.urlopen(f"http://{address}:8080{path}", timeout=60) as answer:
                 return answer.status, answer.read().decode()
@@ -190,9 +193,16 @@ class Release(Driver):
         if not found or "observedGeneration" not in found.get("status", {}):
             return False
         status: Mapping[str, Any] = found["status"]
+        # The DaemonSet may tell yet of a Pod that is gone: the Pod itself has to say so, too.
         return bool(
             status["observedGeneration"] == found["metadata"]["generation"]
             and status["desiredNumberScheduled"] == status.get("numberReady", 0) == 1
             and (part == AGENT or status.get("updatedNumberScheduled", 0) == 1)
-            and len(self.pods(part)) == 1
+            and [_serves(each) for each in self.pods(part)] == [True]
         )
+
+
+def _serves(pod: Object) -> bool:
+    """Whether a Pod is ready and stays."""
+    conditions = {each["type"]: each["status"] for each in pod["status"].get("conditions", ())}
+    return conditions.get("Ready") == "True" and "deletionTimestamp" not in pod["metadata"]

@@ -66,13 +66,19 @@ def sweep() -> None:
     """Remove what killed runs have left."""
     with locked("runs"):
         for path in _records().glob("*.json"):
-            with path.open() as record:
-                try:
-                    fcntl.flock(record, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    continue  # that run lives
-                say(f"sweeping up after the killed run {path.stem}")
-                _remove_groups(path)
+            with contextlib.suppress(FileNotFoundError):  # that run has just ended
+                _sweep_up(path)
+
+
+def _sweep_up(path: Path) -> None:
+    with path.open() as record:
+        try:
+            fcntl.flock(record, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return  # that run lives
+        if path.exists():  # else it ended between the two calls
+            say(f"sweeping up after the killed run {path.stem}")
+            _remove_groups(path)
 
 
 def _records() -> Path:

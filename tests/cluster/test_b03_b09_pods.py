@@ -63,7 +63,8 @@ def lay_out_with_links(root: Path) -> None:
 
 
 def status_of_plugin(release: Release) -> Object:
-    (found,) = release.pods(PLUGIN)
+    """Tell how its one container is; of a Pod that is not made yet nothing is known."""
+    (found,) = release.pods(PLUGIN) or [{"status": {}}]
     (status,) = found["status"].get("containerStatuses", [{}])
     return {key: status.get(key) for key in ("started", "ready", "restartCount")}
 

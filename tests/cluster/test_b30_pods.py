@@ -83,8 +83,15 @@ def test_b30_the_pod_is_made_anew(release: Release) -> None:
 def test_b30_an_update_has_two_instances_for_a_while(release: Release) -> None:
     uid, slices = uid_of(release), release.published()
     release.helm("upgrade", "--set", "kubeletPlugin.podAnnotations.turn=another")
-    eventually(lambda: len(sockets(release) - of(uid)) == len(of(uid)), "the new Pod serves")
-    assert sockets(release) > of(uid), "the old one serves until the new one is ready"
+    found: set[str] = set()
+
+    def new_one_serves() -> bool:
+        found.clear()
+        found.update(sockets(release))
+        return len(found - of(uid)) == len(of(uid))
+
+    eventually(new_one_serves, "the new Pod serves")
+    assert found > of(uid), "the old one serves until the new one is ready"
     is_served_by_one(release)
     assert uid_of(release) != uid
     assert release.published() == slices

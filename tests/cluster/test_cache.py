@@ -23,7 +23,8 @@ from tests.cluster.cache import artifact
 def make(into):
     (into / "half").write_text("")
     print("making", flush=True)
-    time.sleep(float(sys.argv[1]))
+    while not Path(sys.argv[1]).exists():
+        time.sleep(0.05)
     (into / "whole").write_text("")
 print(artifact("thing", "key", make), flush=True)
 """
@@ -61,7 +62,7 @@ def test_what_fails_half_way_is_not_in_the_cache(own_cache: Path) -> None:
 
 
 def test_a_killed_maker_leaves_nothing_that_counts(own_cache: Path) -> None:
-    maker = _maker(seconds=1000)
+    maker = _maker(until=own_cache / "never")
     assert maker.stdout is not None
     assert maker.stdout.readline() == "making\n"
     maker.kill()
@@ -86,11 +87,15 @@ def test_what_a_killed_maker_runs_ends_with_it() -> None:
     os.close(child)
 
 
-def test_two_makers_make_it_once() -> None:
-    makers = [_maker(seconds=1), _maker(seconds=1)]
+def test_two_makers_make_it_once(tmp_path_factory: pytest.TempPathFactory) -> None:
+    both_are_there = tmp_path_factory.mktemp("told") / "both"
+    makers = [_maker(until=both_are_there), _maker(until=both_are_there)]
+    first_words = [maker.stdout.readline() for maker in makers if maker.stdout is not None]
+    assert sum(line == "making\n" for line in first_words) == 1
+    assert sum("waiting for another process" in line for line in first_words) == 1
+    both_are_there.touch()
     outputs = [maker.communicate(timeout=60)[0] for maker in makers]
-    assert sum("making" in output for output in outputs) == 1
-    assert sum("waiting for another process" in output for output in outputs) == 1
+    assert not any("making" in output for output in outputs)
 
 
 def test_a_failing_program_is_quoted() -> None:
@@ -121,9 +126,10 @@ def test_versions_and_gates_are_read() -> None:
         parse_gates("A=yes")
 
 
-def _maker(seconds: float) -> subprocess.Popen[str]:
+def _maker(until: Path) -> subprocess.Popen[str]:
+    """Start one that is at work until a file is there."""
     return subprocess.Popen(
-        [sys.executable, "-c", _MAKER, str(seconds)],
+        [sys.executable, "-c", _MAKER, until],
         cwd=_CHECKOUT,
         stdout=subprocess.PIPE,
         text=True,

@@ -36,7 +36,7 @@ _MANIFESTS: Final = [each for each in blocks() if each.language == "yaml"]
 _NAME: Final = "documented"  # of release and namespace, in place of the one that pages have
 _OUR_NAME: Final = re.compile(r"(?<![\w/-])gpu-dra-driver(?![\w/.-])")
 _PLACEHOLDERS: Final = re.compile(r"\b(NODE|POD|node-a|gpu-1)\b")
-_COMMAND_SECONDS: Final = 60
+_COMMAND_SECONDS: Final = 120
 # A shell in which changes of what other tests use are asked only.
 _PRELUDE: Final = """
 set -eu -o pipefail

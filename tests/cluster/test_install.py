@@ -16,7 +16,8 @@ def test_both_daemonsets_run_and_a_pod_has_its_gpu(release: Release) -> None:
         namespace.run(pod("one", claims=use("one")))
         names = view.devices_of(namespace, "one")
         assert view.seen(namespace, "one") == view.expected(release.node, names)
+    # Not now: other tests may have had them killed.
+    assert release.restarts_at_first == {PLUGIN: 0, AGENT: 0}
     for part in (PLUGIN, AGENT):
         (status,) = release.pods(part)[0]["status"]["containerStatuses"]
-        assert status["restartCount"] == 0
         assert status["image"].endswith("gpu-dra-driver:0.1.0")

@@ -105,7 +105,8 @@ def test_seven_of_eight_pods_have_their_memory_and_no_more(sharing: Driver) -> N
                 view.expected(sharing.node, ["gpu-0"]).nodes
             )
             _check_limit(namespace, name, _FIRST_USER + number % 4)
-            _wait_told(namespace, name)
+            (claim,) = namespace.claims_of(name).values()
+            namespace.wait_memory_limit(claim["metadata"]["name"], "10Gi", "cgroup")
         assert _limits(sharing) == _pods(places[:-1])
 
         first_namespace.delete_pod(first)
@@ -160,18 +161,6 @@ def _check_limit(namespace: Namespace, name: str, user: int) -> None:
     results = [(each["event"], each.get("by")) for each in events[1:-1]]
     assert results == [("refused", "cgroup"), ("allocated", None), ("refused", "cgroup")]
     assert int(uid) == events[0]["uid"] == user
-
-
-def _wait_told(namespace: Namespace, name: str) -> None:
-    """Wait until the claim's own status tells how much it may have, and how hard that is."""
-
-    def told() -> bool:
-        (claim,) = namespace.claims_of(name).values()
-        (data,) = (each["data"] for each in claim["status"].get("devices", ({"data": {}},)))
-        limit = data.get("memoryLimit"), data.get("memoryLimitLevel")
-        return limit == ("10Gi", "cgroup")
-
-    eventually(told, f"the claim of {name} tells its limit")
 
 
 def _limits(driver: Driver) -> dict[str, int]:

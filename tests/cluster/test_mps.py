@@ -287,17 +287,18 @@ def test_seven_pods_get_ten_gib_each_and_no_program_gets_more(
     places = [(namespaces[number % 4], f"pod-{number}") for number in range(8)]
     *running, (waiting, surplus) = places
 
-    def start(number: int) -> None:
+    def user_of_share(number: int) -> Object:
         namespace, name = places[number]
         share = mps.claim(name, _BY_MEMORY)
         capacity = {"requests": {"memory": "10Gi"}}
         share["spec"]["devices"]["requests"][0]["exactly"]["capacity"] = capacity
-        namespace.apply(share, mps.pod(namespace, name, name, user=1001 + number % 4))
+        namespace.apply(share)
+        return mps.pod(namespace, name, name, user=1001 + number % 4)
 
-    for number in range(7):
-        start(number)
+    for number, (namespace, _) in enumerate(running):
+        namespace.place(user_of_share(number))
     programs = [mps.attached(*place) for place in running]
-    start(7)
+    waiting.apply(user_of_share(7))
     assert "cannot allocate all claims" in waiting.wait_unschedulable(surplus)
     print(refusal := _refusal(mps, waiting.claim(surplus)))
     assert "memory" in refusal
@@ -307,9 +308,7 @@ def test_seven_pods_get_ten_gib_each_and_no_program_gets_more(
         program.gets("10Gi")
         assert program.refused_by("1Mi") == "mps"
     for namespace, name in running:
-        (told,) = namespace.claim(name)["status"]["devices"]
-        limit = told["data"]["memoryLimit"], told["data"]["memoryLimitLevel"]
-        assert limit == ("10Gi", "mps")
+        namespace.wait_memory_limit(name, "10Gi", "mps")
     device = f"gpu-{mps.node.gpu(_BY_MEMORY)['minor']}"
     assert mps.driver.attributes()[device]["memoryLimit"] == {"string": "mps"}
     leaver, name = running[0]

@@ -43,7 +43,7 @@ def test_every_gpu_holds_as_many_as_it_can_and_is_whole_again(partitioning: Driv
         _each_sees_its_own(partitioning, namespace, ["surplus"])
 
         namespace.delete_pod("surplus")
-        namespace.delete_deployment("small")
+        namespace.delete_deployment("small", _ALL_RUN_SECONDS)
         assert view.partitions(node) == []
         assert not any(gpu["mig"]["current"] for gpu in node.show()["gpus"])
         assert partitioning.published() == published

@@ -27,7 +27,9 @@ set -eu
 make() { :; }
 sudo() { "$@" $SIMULATED > serve.log 2>&1 & echo $! > serve.pid; }
 kubectl() {
-  if [ "$1" = logs ]; then command kubectl wait --for=condition=Ready "pod/$2" > wait.log; fi
+  if [ "$1" = logs ]; then
+    command kubectl wait --for=condition=Ready --timeout=90s "pod/$2" > wait.log
+  fi
   command kubectl "$@"
 }
 """

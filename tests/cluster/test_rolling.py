@@ -13,7 +13,7 @@ from tests.cluster.workload import Namespace, pod
 
 pytestmark = pytest.mark.every_release
 
-_PODS: Final = 30
+_PODS: Final = 15  # for each replacement
 
 
 def test_pods_come_and_go_while_the_driver_is_replaced(
@@ -25,12 +25,9 @@ def test_pods_come_and_go_while_the_driver_is_replaced(
     published = driver.published()
     newer, newest = (driver.instance(f"--pod-uid={uuid.uuid4()}") for _ in range(2))
     try:
-        gpu_namespace.apply(template("one", GPU_CLASS), job_of("many", _PODS))
-        _replace(gpu_namespace, driver.main, newer, when_done=4)
-        _replace(gpu_namespace, newer, newest, when_done=14)
-        eventually(
-            lambda: succeeded(gpu_namespace, "many") == _PODS, "all Pods succeeded", JOB_SECONDS
-        )
+        gpu_namespace.apply(template("one", GPU_CLASS))
+        _replace_under_load(gpu_namespace, "first", driver.main, newer)
+        _replace_under_load(gpu_namespace, "second", newer, newest)
         assert driver.published() == published
         assert gpu_namespace.container_id("keeper") == kept
         assert view.seen(gpu_namespace, "keeper") == view.expected(
@@ -49,10 +46,11 @@ def test_pods_come_and_go_while_the_driver_is_replaced(
     assert not [line for line in gpu_namespace.warnings() if "DynamicResources" in line]
 
 
-def _replace(namespace: Namespace, old: Instance, new: Instance, when_done: int) -> None:
-    eventually(
-        lambda: succeeded(namespace, "many") >= when_done, f"{when_done} Pods done", JOB_SECONDS
-    )
-    assert succeeded(namespace, "many") < _PODS
+def _replace_under_load(namespace: Namespace, job: str, old: Instance, new: Instance) -> None:
+    """Replace an instance while the Pods of a Job come and go; returns when all have succeeded."""
+    namespace.apply(job_of(job, _PODS))
+    eventually(lambda: succeeded(namespace, job) >= 4, "4 Pods done", JOB_SECONDS)
+    assert succeeded(namespace, job) < _PODS
     new.start()
     assert old.process.stop() == 0
+    eventually(lambda: succeeded(namespace, job) == _PODS, "all Pods succeeded", JOB_SECONDS)

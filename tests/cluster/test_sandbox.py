@@ -1,5 +1,6 @@
 """The sandbox leaves nothing, whoever is killed; needs no cluster."""
 
+import fcntl
 import os
 import secrets
 import signal
@@ -9,10 +10,11 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.cluster import linux, mounts
+from tests.cluster import linux, mounts, sandbox
 from tests.cluster.cgroups import hierarchies
 
 _CHECKOUT = Path(__file__).parents[2]
@@ -110,6 +112,27 @@ def test_a_run_does_not_sweep_up_after_one_that_lives(nested: Nested) -> None:
     assert b"sweeping" not in output
     assert len(nested.processes()) > 0
     assert len(nested.records()) == 1
+
+
+@pytest.mark.parametrize("ends", ["before it is opened", "before it is locked"])
+def test_a_run_that_ends_while_another_looks_for_killed_ones_hinders_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: str
+) -> None:
+    monkeypatch.setenv("GPU_DRA_DRIVER_CACHE", str(tmp_path))
+    record = tmp_path / "runs" / "gpu-dra-cluster-0.json"
+    record.parent.mkdir()
+    record.write_text("[]")
+    place, name = (Path, "open") if "opened" in ends else (fcntl, "flock")
+    call = getattr(place, name)
+
+    def end_then_call(*arguments: Any, **more: Any) -> Any:
+        if record.name in str(arguments[0]):  # a path, or what was opened
+            record.unlink(missing_ok=True)
+        return call(*arguments, **more)
+
+    monkeypatch.setattr(place, name, end_then_call)
+    sandbox.sweep()
+    assert list(record.parent.iterdir()) == []
 
 
 @pytest.fixture

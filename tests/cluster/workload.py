@@ -259,6 +259,23 @@ class Namespace:
             timeout,
         )
 
+    def wait_memory_limit(self, claim: str, amount: str, level: str) -> None:
+        """Wait until a claim's own status tells what its one share may have, and how hard that is.
+
+        It is written after the Pod's Prepare.
+        """
+
+        def told(found: Object) -> bool:
+            devices = found.get("status", {}).get("devices", [])
+            limits = [
+                (each["data"].get("memoryLimit"), each["data"].get("memoryLimitLevel"))
+                for each in devices
+            ]
+            return limits == [(amount, level)]
+
+        path = f"{self._dra}/resourceclaims/{claim}"
+        self._api.wait(path, told, f"limited to {amount} by {level}")
+
     def claims_of(self, pod_name: str) -> dict[str, Object]:
         """Get the claims of a Pod by the names that the Pod calls them."""
         statuses = self.pod(pod_name)["status"].get("resourceClaimStatuses", [])
