@@ -32,7 +32,13 @@ class DriverRoot:
         found = find_driver_files(self._host, self._here)
         stamps = {path: _stamp(path) for path in map(str, self._watched(found.version))}
         newest = max((stamp[0] for stamp in stamps.values() if stamp), default=0)
-        self._known = (stamps, found) if newest < moment - _SETTLED_NS else None
+        if newest >= moment - _SETTLED_NS:
+            self._known = None
+            return found
+        # Again, after the stamps: a whole root may have taken the place of another meanwhile, as
+        # when the driver's container restarts, and all of its folders are older than this look.
+        found = find_driver_files(self._host, self._here)
+        self._known = (stamps, found)
         return found
 
     def _watched(self, version: str) -> Iterator[Path]:

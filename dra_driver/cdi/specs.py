@@ -1,7 +1,8 @@
 """Writing and removing CDI files: the last step of Prepare and the first of Unprepare."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final
 
 from dra_driver.cdi.device_nodes import DeviceNode, DeviceNodes
@@ -71,10 +72,13 @@ class ClaimSpecs:
         self._write(self._names.claim_file(claim_uid), claim)
         remove_file(self._root / self._names.prior_file(claim_uid))
 
-    def refresh_common(self) -> None:
+    def refresh_common(
+        self, alone_with: Callable[[str], AbstractContextManager[object]] = nullcontext
+    ) -> None:
         """Write what all GPUs share again where it is missing or out of date.
 
-        Raises as `apply` does.
+        `alone_with` keeps others from the claim of a UID, whose file would else be put back after
+        it was removed. Raises as `apply` does, and what `alone_with` raises.
         """
         common = self._common()
         self._hook.ensure()
@@ -82,7 +86,9 @@ class ClaimSpecs:
         self._write(self._names.common_file, self._common_document(common))
         if common != self._refreshed:
             for uid in self.claim_uids():
-                self._refresh_whole(uid, common)
+                if self._whole(uid) is not None:
+                    with alone_with(uid):
+                        self._refresh_whole(uid, common)
             self._refreshed = common
 
     def note(self, claim_uid: str) -> str:
@@ -139,15 +145,19 @@ class ClaimSpecs:
         return _document(self._names.claim_kind, entries, annotations, common)
 
     def _refresh_whole(self, claim_uid: str, common: dict[str, Any]) -> None:
-        """Give a whole file what all GPUs share now; other files have none of it."""
-        name = self._names.claim_file(claim_uid)
+        """Give a whole file what all GPUs share now, if it is (still) there."""
+        document = self._whole(claim_uid)
+        if document is not None:
+            self._write(self._names.claim_file(claim_uid), _text(document | {_WHOLE: common}))
+
+    def _whole(self, claim_uid: str) -> dict[str, Any] | None:
+        """Content of a claim's file if it is whole; others have nothing of what all GPUs share."""
         try:
-            document = json.loads(read_file(self._root / name) or b"")
-            is_whole = _WHOLE in document
-        except (ValueError, TypeError):
-            return
-        if is_whole:
-            self._write(name, _text(document | {_WHOLE: common}))
+            content = read_file(self._root / self._names.claim_file(claim_uid))
+            document = json.loads(content or b"")
+        except ValueError:
+            return None
+        return document if isinstance(document, dict) and _WHOLE in document else None
 
     def _mps(self, device: CdiDevice) -> dict[str, list[Any]]:
         """Edits by which programs find the control daemon of MPS that their device has.
@@ -170,15 +180,16 @@ class ClaimSpecs:
         nodes = tuple(self._nodes.common())
         toolkit = self._hook.toolkit()
         found = (files, nodes, toolkit)
-        if self._last is None or self._last[0] != found:
+        last = self._last  # read once: another thread may put what it has found there meanwhile
+        if last is None or last[0] != found:
             edits: dict[str, Any] = {
                 "env": list(_ENVIRONMENT),
                 "deviceNodes": _device_nodes(nodes),
                 "mounts": _mounts(files),
                 "hooks": self._hook.calls(files, toolkit),
             }
-            self._last = (found, edits)
-        return self._last[1]
+            self._last = last = (found, edits)
+        return last[1]
 
     def _common_document(self, edits: dict[str, Any]) -> bytes:
         return _document(self._names.common_kind, [_device(COMMON, **edits)], {})

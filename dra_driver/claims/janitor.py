@@ -128,7 +128,8 @@ class Janitor:
         for record in records:
             if record.uid not in present or record.uid in incomplete:
                 self._try(f"restore {record.ref}", partial(self._engine.restore, record.ref))
-        self._records.while_held(self._specs.refresh_common)
+        alone_with = partial(self._records.claim_lock, timeout=0)
+        self._records.while_held(partial(self._specs.refresh_common, alone_with))
         if not self._has_told:
             self._engine.tell_all()
             self._has_told = True

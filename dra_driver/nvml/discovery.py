@@ -174,6 +174,14 @@ class Discovery:
 
     def _look_once(self) -> bool:
         """Look, and keep what comes out; gives whether GPUs were found: then there is no haste."""
+        try:
+            return self._look()
+        except Exception as error:  # noqa: BLE001 - the thread must outlive our own mistakes
+            _log.exception("looking at the hardware failed")
+            self._not_ready(f"looking at the hardware failed: {error}")
+            return False
+
+    def _look(self) -> bool:
         began = time.monotonic()
         try:
             system, outcomes = self._ask_anew_if_needed()
@@ -182,10 +190,6 @@ class Discovery:
             self._not_ready(str(error))
             if not isinstance(error, HardwareBusy):
                 self._driver_is_gone()
-            return False
-        except Exception as error:  # noqa: BLE001 - the thread must outlive our own mistakes
-            _log.exception("looking at the hardware failed")
-            self._not_ready(f"looking at the hardware failed: {error}")
             return False
         self._keep(system, outcomes, began)
         if system.gpu_count == 0:

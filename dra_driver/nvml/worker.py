@@ -84,12 +84,13 @@ class Worker:
         with self._change:
             if self._overdue or self._closed:
                 raise self._busy()
-            self._waiting.append(call)
             if self._thread is None:
-                self._thread = threading.Thread(
+                thread = threading.Thread(
                     target=self._serve, name=f"nvml {self._name}", daemon=True
                 )
-                self._thread.start()
+                thread.start()  # may fail where processes are limited; the next job tries again
+                self._thread = thread
+            self._waiting.append(call)
             self._change.notify()
         return call
 

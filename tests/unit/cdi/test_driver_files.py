@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from dra_driver.cdi import driver_root
 from dra_driver.cdi.driver_files import DriverFiles, find_driver_files
 from dra_driver.cdi.driver_root import DriverRoot
 from dra_driver.model.errors import DriverFilesMissing
@@ -181,6 +182,30 @@ def test_nothing_is_searched_while_nothing_changes(
     first = root.current()
     monkeypatch.setattr(os, "listdir", lambda _: pytest.fail("searched again"))
     assert root.current() is first
+
+
+def test_b12_a_root_that_is_replaced_during_a_look_is_looked_at_again(
+    tree: DriverTree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver's container restarts: all folders of the new mount are old."""
+    other = DriverTree(tmp_path / "other", version="590.44.01").build()
+    for each in (tree, other):
+        each.settle()
+    looks = 0
+
+    def find_then_replace(host: Path, here: Path) -> DriverFiles:
+        nonlocal looks
+        looks += 1
+        found = find_driver_files(host, here)
+        if looks == 1:
+            tree.root.rename(tmp_path / "before")
+            other.root.rename(tree.root)
+        return found
+
+    monkeypatch.setattr(driver_root, "find_driver_files", find_then_replace)
+    root = DriverRoot(tree.root, tree.root)
+    root.current()
+    assert root.current().version == "590.44.01"
 
 
 def test_what_has_just_changed_is_not_trusted(tree: DriverTree) -> None:

@@ -4,12 +4,15 @@ import json
 import os
 import stat
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dra_driver.cdi import CdiDevice
+from dra_driver.cdi.driver_files import DriverFiles
 from dra_driver.model.errors import Bug, DriverFilesMissing, StorageFailed
 from tests.support.cdi_rules import edits, is_id, read_document
 from tests.support.driver_tree import VERSION, DriverTree
@@ -278,6 +281,41 @@ def test_a_file_of_the_driver_before_goes_with_the_first_of_ours(
     prior_file(folder).touch()
     specs.undo(UID)
     assert (specs.prior_uids(), specs.claim_uids()) == (set(), set())
+
+
+def test_a_whole_file_whose_claim_ends_during_a_refresh_is_not_put_back(
+    tree: DriverTree, folder: Path
+) -> None:
+    tree.settle()
+    specs = tree.specs()
+    specs.apply(UID, GPUS[:1], whole=True)
+    tree.add_libraries("590.44.01")
+    tree.link("590.44.01")
+    tree.remove_libraries(VERSION)
+
+    @contextmanager
+    def alone_with(uid: str) -> Iterator[None]:
+        specs.undo(uid)  # its Unprepare was first
+        yield
+
+    specs.refresh_common(alone_with)
+    assert not claim_file(folder).exists()
+
+
+def test_two_that_look_at_the_driver_at_once_each_write_what_they_found(
+    tree: DriverTree, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    specs = tree.specs()
+    specs.apply(UID, GPUS[:1])
+    mine = common_file(folder).read_bytes()
+
+    def compared_while_another_notes(_: DriverFiles, __: object) -> bool:
+        specs._last = ("an earlier driver", {"env": ["ITS=FILES"]})
+        return True
+
+    monkeypatch.setattr(DriverFiles, "__eq__", compared_while_another_notes)
+    specs.apply(OTHER, GPUS[1:])
+    assert common_file(folder).read_bytes() == mine
 
 
 def test_a_whole_file_needs_no_other_and_follows_a_driver_upgrade(

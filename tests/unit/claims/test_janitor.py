@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from dra_driver.cdi import CdiDevice
 from dra_driver.host import RangeLock
 from dra_driver.model import AllocatedDevice
 from dra_driver.model.errors import ApiUnavailable, ClaimNotAllocated, DeviceInUse
@@ -215,6 +216,23 @@ def test_a_lost_record_comes_back_from_the_cdi_file_and_keeps_its_device(bed: En
     assert bed.prepare(ref) == prepared
     bed.unprepare(ref)
     assert bed.leftovers() == []
+
+
+def test_a_whole_cdi_file_is_not_written_while_somebody_works_on_its_claim(bed: EngineBed) -> None:
+    """It would be back after its Unprepare, and bring back the record."""
+    bed.tree.settle()
+    ref = bed.claim("mine", "gpu-0")
+    bed.prepare(ref)
+    bed.specs.apply(ref.uid, [CdiDevice("gpu-0", gpu(0).uuid, 0)], whole=True)
+    bed.tree.add_libraries("590.44.01")
+    bed.tree.link("590.44.01")
+    bed.tree.remove_libraries(VERSION)
+    sweeper = bed.janitor()
+    with bed.records.claim_lock(ref.uid):
+        sweeper.sweep()
+        assert "libcuda.so.590.44.01" not in cdi_file(bed, ref.uid).read_text()
+    sweeper.sweep()
+    assert "libcuda.so.590.44.01" in cdi_file(bed, ref.uid).read_text()
 
 
 def test_a_cdi_file_of_ours_that_tells_nothing_is_removed(bed: EngineBed) -> None:

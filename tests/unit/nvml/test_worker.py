@@ -100,3 +100,18 @@ def test_a_closed_worker_ends_its_thread_and_refuses(worker: Worker) -> None:
     assert not thread.is_alive()
     with pytest.raises(HardwareBusy):
         worker.submit(lambda: 1)
+
+
+def test_a_thread_that_could_not_be_started_is_started_for_the_next_job(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where the container may have no more processes for a while."""
+
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as limited:
+        limited.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            worker.submit(lambda: pytest.fail("the job was refused"))
+    assert worker.call(lambda: 42, PATIENCE) == 42
