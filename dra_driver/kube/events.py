@@ -9,14 +9,14 @@ from typing import Final
 from dra_driver.config import Settings
 from dra_driver.kube.client import KubeClient
 from dra_driver.kube.connection import JsonObject
-from dra_driver.kube.errors import ApiBusy, NotFound
+from dra_driver.kube.errors import ApiBusy, Conflict, NotFound
 from dra_driver.model import DriverError, TryAgain
 from dra_driver.telemetry import Event, EventQueue, logger
 
 log = logger(__name__)
 
 _LONGEST_MESSAGE: Final = 1024  # bytes; the API server refuses more
-_ATTEMPTS: Final = 4
+_ATTEMPTS: Final = 14  # in four minutes and a half: an upgrade of the API server takes less
 _FIRST_PAUSE: Final = 0.5  # seconds, doubled each time
 _LONGEST_PAUSE: Final = 30.0
 _LAST_SECONDS: Final = 2.0  # for what is still queued at the stop
@@ -65,6 +65,8 @@ class EventSender:
         for attempt in range(1, _ATTEMPTS + 1):
             try:
                 self._kube.create_event(namespace, obj)
+            except Conflict:
+                return  # an earlier attempt got there, and only its answer did not come back
             except TryAgain as error:
                 is_last = attempt == _ATTEMPTS or self._stopping.is_set()
                 if is_last or isinstance(error, NotFound):  # the namespace is gone

@@ -1,12 +1,13 @@
 """Events reach the API server, and trouble with them reaches nobody else."""
 
+import logging
 import time
 from collections.abc import Iterator
 
 import pytest
 
 from dra_driver.config import Settings
-from dra_driver.kube import EventSender, KubeClient
+from dra_driver.kube import EventSender, KubeClient, events
 from dra_driver.kube.events import event_object
 from dra_driver.model import ClaimRef
 from dra_driver.simulator.api_server import ApiServer
@@ -20,10 +21,10 @@ ABOUT_NODE = Event("DeviceNotPublished", "gpu-1 is sick", warning=False)
 
 @pytest.fixture
 def queue(kube: KubeClient, settings: Settings) -> Iterator[EventQueue]:
-    events = EventQueue()
-    sender = EventSender(kube, settings, events)
+    made = EventQueue()
+    sender = EventSender(kube, settings, made)
     sender.start()
-    yield events
+    yield made
     sender.stop()
 
 
@@ -53,6 +54,27 @@ def test_an_event_is_tried_again(server: ApiServer, queue: EventQueue) -> None:
     wait_for(lambda: server.objects.select("events"), "event after a failure")
 
 
+def test_an_event_outlasts_a_server_that_is_away_for_minutes(
+    server: ApiServer, queue: EventQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(events, "_LONGEST_PAUSE", 0.5)  # of a minute
+    server.faults.fail("create", "events", status=503, times=10)
+    queue.add(ABOUT_NODE)
+    wait_for(lambda: server.objects.select("events"), "event after many failures")
+
+
+def test_an_event_whose_answer_is_lost_is_delivered_once_and_holds_up_nobody(
+    server: ApiServer, queue: EventQueue, caplog: pytest.LogCaptureFixture
+) -> None:
+    server.faults.cut("create", "events", times=1, after=True)
+    queue.add(ABOUT_NODE)
+    queue.add(ABOUT_CLAIM)
+    wait_for(
+        lambda: [entry.status for entry in server.requests.all()] == [201, 409, 201], "both events"
+    )
+    assert [each for each in caplog.records if each.levelno >= logging.WARNING] == []
+
+
 @pytest.mark.parametrize("status", [403, 404, 422])
 def test_an_event_that_cannot_be_posted_does_not_hold_up_the_next(
     server: ApiServer, queue: EventQueue, status: int
@@ -66,10 +88,10 @@ def test_an_event_that_cannot_be_posted_does_not_hold_up_the_next(
 def test_a_stop_delivers_what_is_queued(
     server: ApiServer, kube: KubeClient, settings: Settings
 ) -> None:
-    events = EventQueue()
-    sender = EventSender(kube, settings, events)
+    waiting = EventQueue()
+    sender = EventSender(kube, settings, waiting)
     for number in range(5):
-        events.add(Event("Reason", f"message {number}", warning=True))
+        waiting.add(Event("Reason", f"message {number}", warning=True))
     sender.start()
     sender.stop()
     assert len(server.objects.select("events")) == 5
@@ -79,10 +101,10 @@ def test_a_stop_does_not_wait_for_a_server_that_is_away(
     server: ApiServer, kube: KubeClient, settings: Settings
 ) -> None:
     server.stop()
-    events = EventQueue()
-    sender = EventSender(kube, settings, events)
+    waiting = EventQueue()
+    sender = EventSender(kube, settings, waiting)
     sender.start()
-    events.add(ABOUT_NODE)
+    waiting.add(ABOUT_NODE)
     began = time.monotonic()
     sender.stop()
     assert time.monotonic() - began < 10

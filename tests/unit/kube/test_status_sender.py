@@ -102,13 +102,13 @@ def test_the_newest_status_of_a_claim_is_written_and_no_other(bed: Bed) -> None:
 
 def test_a_status_that_is_added_while_another_is_on_its_way_is_written_after_it(bed: Bed) -> None:
     ref = bed.claim("c")
-    bed.server.faults.hang("patch", "/c/status", seconds=0.5, times=1)
+    bed.server.faults.hang("patch", "/c/status", seconds=3, times=1)
     bed.sender.start()
     bed.add(ref, "MIG-1")
     wait_for(lambda: bed.server.requests.count("patch") == 1, "the first is on its way")
     began = time.monotonic()
     bed.add(ref, "MIG-2")
-    assert time.monotonic() - began < 0.3, "whoever adds waits for nothing"
+    assert time.monotonic() - began < 2.5, "whoever adds waits for nothing"
     bed.wait_told("c", "MIG-2")
     bed.wait_counted("written", 2)
 
@@ -131,11 +131,12 @@ def test_a_server_in_trouble_is_asked_again_later(
 def test_a_server_in_trouble_is_left_alone_meanwhile(bed: Bed) -> None:
     bed.server.faults.fail("patch", "", status=503, times=1, headers={"Retry-After": "2"})
     bed.sender.start()
+    began = time.monotonic()
     bed.add(bed.claim("a"))
     bed.wait_counted("unavailable")
     bed.add(bed.claim("b"))
-    time.sleep(1)
-    assert bed.server.requests.count("patch") == 1
+    wait_for(lambda: bed.server.requests.count("patch") > 1, "it is asked again")
+    assert time.monotonic() - began >= 2
     bed.wait_told("b")
     bed.wait_told("a")
 
