@@ -90,13 +90,20 @@ class KubeletServices:
 
         The kubelet cuts the calls of an instance that unregisters (dra_plugin_manager.go, remove)
         and makes a Pod wait a minute for the next, so a moment without calls is waited for first.
-        The event tells when no call is left.
+        The event tells when nobody waits for an answer any more.
         """
         self._keeper.stop()
         self._dra.wait_idle(_CALM_SECONDS)
         self._registrar.withdraw()
         self._reports.end_streams()
         return self._service.stop(grace)
+
+    def wait_idle(self, seconds: float) -> bool:
+        """Wait until no call is at work, also none that the kubelet has given up; false: too long.
+
+        What such a call has begun it takes back, or the next call would find it.
+        """
+        return self._dra.wait_idle(seconds)
 
     def close(self) -> None:
         """Give everything back, after `leave`."""

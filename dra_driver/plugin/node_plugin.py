@@ -146,7 +146,7 @@ class NodePlugin:
 
         Slices stay: the kubelet removes them when no instance comes back within 30 seconds.
         """
-        idle = self._kubelet.leave(_GRACE_SECONDS)
+        self._kubelet.leave(_GRACE_SECONDS)
         self._config.stop()
         self._mps.stop()
         self._labels.stop()
@@ -154,9 +154,9 @@ class NodePlugin:
         self._layouts.stop()
         self._janitor.stop()
         self._publisher.stop()
-        self._hardware.stop()
-        if not idle.wait(_GRACE_SECONDS + 1.0):
+        if not self._kubelet.wait_idle(_GRACE_SECONDS + 1.0):
             _log.warning("calls of the kubelet are cut off", seconds=_GRACE_SECONDS)
+        self._hardware.stop()
         if self._http:
             self._http.stop()
         if self._health_port:

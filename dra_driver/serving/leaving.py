@@ -5,6 +5,7 @@ import os
 import sys
 import threading
 import time
+from concurrent.futures import thread as pools
 from typing import Final
 
 from dra_driver.telemetry import logger
@@ -26,8 +27,13 @@ def leave() -> None:
 
 
 def _unfinished_threads() -> list[str]:
+    """Name the threads that the interpreter would wait for, without limit.
+
+    Those of pools are among them, though gRPC's thread begins them and so makes them daemons.
+    """
+    of_pools = pools._threads_queues  # noqa: SLF001 - nobody else knows; a test watches that it does
     return [
         thread.name
         for thread in threading.enumerate()
-        if thread is not threading.current_thread() and not thread.daemon
+        if thread is not threading.current_thread() and (not thread.daemon or thread in of_pools)
     ]

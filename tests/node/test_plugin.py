@@ -2,11 +2,19 @@
 
 import signal
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
 from tests.support.kubelet import DRIVER, eventually
 from tests.support.plugin_process import MakeBed
+
+DYNAMIC = """\
+apiVersion: config.gpu-dra-driver.dev/v1alpha1
+kind: NodeConfig
+rules:
+- partitioning: {mode: Dynamic}
+"""
 
 
 def test_gpus_are_published_and_claims_prepared(make_bed: MakeBed) -> None:
@@ -116,6 +124,7 @@ def test_a_stopped_plugin_leaves_the_kubelet_but_not_its_slices(make_bed: MakeBe
     bed.kubelet.wait_gone(DRIVER, 60)
     assert bed.slices() == slices
     assert process.lines("ERROR") == []
+    assert process.lines("left behind") == []
 
 
 def test_a_stop_does_not_wait_for_a_prepare_that_hangs(make_bed: MakeBed) -> None:
@@ -130,6 +139,26 @@ def test_a_stop_does_not_wait_for_a_prepare_that_hangs(make_bed: MakeBed) -> Non
         process.signal(signal.SIGTERM)
         assert process.wait() == 0
         assert call.exception(60) is not None
+
+
+def test_a_stop_lets_a_call_take_back_what_it_has_begun(make_bed: MakeBed, tmp_path: Path) -> None:
+    """The kubelet cuts it when the plugin unregisters; the GPU stays open until it has ended."""
+    bed = make_bed()
+    bed.kubelet.start()
+    config = tmp_path / "node.yaml"
+    config.write_text(DYNAMIC)
+    process = bed.serve(f"--config={config}")
+    claim = bed.claim("slow", "gpu-0-mig-1g10gb-19-0")
+    bed.node.state.fault(0, "nvmlDeviceCreateGpuInstance*", 0, times=1, hang=5.0)
+    with ThreadPoolExecutor(1) as pod:
+        call = pod.submit(bed.kubelet.prepare, DRIVER, [claim])
+        eventually(lambda: not bed.node.show()["faults"], "it makes a partition")
+        process.signal(signal.SIGTERM)
+        assert process.wait() == 0
+        assert "Channel closed" in str(call.exception(60))
+    assert bed.node.gpu(0)["instances"] == []
+    assert bed.claim_files() == set()
+    assert process.lines("left behind") == []
 
 
 def test_sigusr2_shows_the_stacks_of_all_threads(make_bed: MakeBed) -> None:
