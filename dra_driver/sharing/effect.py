@@ -5,14 +5,15 @@ records tell who else holds the device. Settings of claims that share a device a
 later claim is refused before it comes here.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 from dra_driver.config import Settings, read_stored
-from dra_driver.host import RangeLock, failpoint
+from dra_driver.host import HostRoot, RangeLock, failpoint
 from dra_driver.model import TimeSlice
-from dra_driver.model.errors import TryAgain
+from dra_driver.model.errors import DriverFilesMissing, DriverNotReady, TryAgain
 from dra_driver.nvml import GpuAbsent, Gpus
 from dra_driver.sharing.failures import Failures
 from dra_driver.sharing.memory_limits import MemoryLimits
@@ -20,6 +21,8 @@ from dra_driver.sharing.mps import MpsSets, Undisturbed
 from dra_driver.sharing.time_slices import TimeSliceNotSupported, TimeSlices
 from dra_driver.state import ClaimRecord, DeviceRecord, Holding
 from dra_driver.telemetry import logger
+
+_Wish: TypeAlias = tuple[ClaimRecord, DeviceRecord, TimeSlice]
 
 _LOCK_SECONDS: Final = 20.0
 
@@ -39,6 +42,7 @@ class SharingEffect:
         self._mps = MpsSets(gpus, settings, holdings)
         self._locks: Path = settings.data_folder / "gpus.lock"
         self._slices = TimeSlices(settings)
+        self._host = HostRoot(settings.host_root)
         self._holdings = holdings
 
     def apply(self, record: ClaimRecord) -> ClaimRecord:
@@ -52,7 +56,7 @@ class SharingEffect:
         return self._mps.apply(record)
 
     def undo(self, record: ClaimRecord) -> None:
-        """Put back what no other claim needs; a GPU that is gone needs nothing."""
+        """Put back what no other claim needs; what is gone with GPU or driver needs nothing."""
         self._mps.undo(record)
         self._limits.undo(record)
         for device, interval in _sliced(record):
@@ -62,12 +66,7 @@ class SharingEffect:
                 if self._is_needed(record, device):
                     continue
                 failpoint("before-reset-time-slice")
-                try:
-                    self._slices.set(device.gpu_uuid, TimeSlice.DEFAULT)
-                except (GpuAbsent, TimeSliceNotSupported) as error:
-                    _log.warning(
-                        "a time-slice is gone with its GPU", gpu=device.gpu_uuid, err=error
-                    )
+                self._reset(device)
                 failpoint("after-reset-time-slice")
 
     def assert_again(self, records: Sequence[ClaimRecord], undisturbed: Undisturbed) -> None:
@@ -80,17 +79,9 @@ class SharingEffect:
             with failures.noted(), undisturbed(record) as is_live:
                 if is_live:
                     self._limit_again(record)
-        wanted = {
-            device.gpu_uuid: (record, device, interval)
-            for record in records
-            for device, interval in _sliced(record)
-            if interval is not TimeSlice.DEFAULT
-        }
-        for record, device, interval in wanted.values():
-            with failures.noted(), undisturbed(record) as is_live:
-                if is_live:
-                    with RangeLock(self._locks, device.gpu_uuid, _LOCK_SECONDS):
-                        self._set(device, interval)
+        for holders in _by_gpu(records).values():
+            with failures.noted():
+                self._slice_again(holders, undisturbed)
         with failures.noted():
             self._mps.assert_again(records, undisturbed)
         failures.tell()
@@ -101,6 +92,15 @@ class SharingEffect:
         except TryAgain as error:  # its Pods have just ended, perhaps
             _log.info("memory limits are not set again", claim=record.ref, err=error)
 
+    def _slice_again(self, holders: Iterable[_Wish], undisturbed: Undisturbed) -> None:
+        """Set a GPU's time-slice for the first of these that lives: all of them want the same."""
+        for record, device, interval in holders:
+            with undisturbed(record) as is_live:
+                if is_live:
+                    with RangeLock(self._locks, device.gpu_uuid, _LOCK_SECONDS):
+                        self._set(device, interval)
+                    return
+
     def _set(self, device: DeviceRecord, interval: TimeSlice) -> None:
         """Set it; a GPU without time-slices has the default one (field report dra #41)."""
         try:
@@ -108,6 +108,16 @@ class SharingEffect:
         except TimeSliceNotSupported:
             if interval is not TimeSlice.DEFAULT:
                 raise
+
+    def _reset(self, device: DeviceRecord) -> None:
+        try:
+            self._slices.set(device.gpu_uuid, TimeSlice.DEFAULT)
+        except (GpuAbsent, TimeSliceNotSupported) as error:
+            _log.warning("a time-slice is gone with its GPU", gpu=device.gpu_uuid, err=error)
+        except (DriverNotReady, DriverFilesMissing):
+            if self._host.has_gpu_driver():
+                raise
+            _log.info("a time-slice is gone with the GPU driver", gpu=device.gpu_uuid)
 
     def _is_needed(self, record: ClaimRecord, device: DeviceRecord) -> bool:
         """Whether another claim has the same GPU with settings of its own."""
@@ -126,3 +136,13 @@ def _sliced(record: ClaimRecord) -> Iterator[tuple[DeviceRecord, TimeSlice]]:
         settings = None if device.admin_access else read_stored(device.sharing)
         if settings is not None and settings.interval is not None and device.span is None:
             yield device, settings.interval
+
+
+def _by_gpu(records: Iterable[ClaimRecord]) -> Mapping[str, Sequence[_Wish]]:
+    """Tell which claims want a GPU's time-slice to be another than it is without them."""
+    found: dict[str, list[_Wish]] = defaultdict(list)
+    for record in records:
+        for device, interval in _sliced(record):
+            if interval is not TimeSlice.DEFAULT:
+                found[device.gpu_uuid].append((record, device, interval))
+    return found

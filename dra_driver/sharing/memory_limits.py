@@ -9,7 +9,7 @@ from pathlib import Path
 
 from dra_driver.config import Settings
 from dra_driver.host import HostRoot, failpoint
-from dra_driver.model.errors import HardwareBusy, HardwareFailed
+from dra_driver.model.errors import DriverNotReady, HardwareBusy, HardwareFailed
 from dra_driver.nvml import GpuAbsent, GpuJobs, GpuLost, Gpus, MigGpu
 from dra_driver.state import ClaimRecord, DeviceRecord, Holding
 from dra_driver.telemetry import logger
@@ -53,7 +53,7 @@ class MemoryLimits:
             self._jobs.run(device.gpu_uuid, limit)
 
     def undo(self, record: ClaimRecord) -> None:
-        """Take the claim's part off the limits of its Pods; a GPU that is gone has none."""
+        """Take the claim's part off the limits of its Pods; what is gone has none."""
         devices = list(_limited(record))
         cgroups = self._cgroups(record) if devices else {}
         for device in devices if cgroups else ():
@@ -68,6 +68,10 @@ class MemoryLimits:
                 self._jobs.run(device.gpu_uuid, give_back)
             except (GpuAbsent, GpuLost) as error:
                 _log.warning("a GPU has gone with its memory limits", err=error)
+            except DriverNotReady:
+                if self._host.has_gpu_driver():
+                    raise
+                _log.info("memory limits are gone with the GPU driver", gpu=device.gpu_uuid)
 
     def _cgroups(self, record: ClaimRecord) -> dict[str, Path]:
         found = {pod: self._host.pod_cgroup(pod) for pod in record.pods}

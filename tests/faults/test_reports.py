@@ -193,8 +193,11 @@ def test_b32_without_a_gpu_driver_pods_end_and_others_hear_why_they_wait(
     bed = make_bed(spec=THREE)
     bed.kubelet.start()
     plugin = bed.serve(*dynamic(bed))
-    names = ("gpu-2", PART, MADE)
-    whole, part, made = claims = [bed.claim(f"claim-{name}", name) for name in names]
+    slow = {"strategy": "TimeSlicing", "timeSlicingConfig": {"interval": "Long"}}
+    config = {"apiVersion": "resource.nvidia.com/v1beta1", "kind": "GpuConfig", "sharing": slow}
+    whole = bed.claim("whole", "gpu-2", config=[config])
+    part, made = bed.claim("part", PART), bed.claim("made", MADE)
+    claims = (whole, part, made)
     for claim in claims:
         prepare(bed, claim)
     plugin.kill()
