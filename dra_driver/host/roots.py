@@ -144,11 +144,11 @@ def inside(root: Path, path: str | Path) -> Path | None:
                 done.pop()
             continue
         candidate = root.joinpath(*done, part)
-        if candidate.is_symlink():
+        target = _target(candidate)
+        if target is not None:
             links += 1
             if links > _MAX_LINKS:
                 return None
-            target = candidate.readlink()
             if target.is_absolute():
                 done.clear()
             pending.extend(piece for piece in reversed(target.parts) if piece != "/")
@@ -157,6 +157,14 @@ def inside(root: Path, path: str | Path) -> Path | None:
             return None
         done.append(part)
     return root.joinpath(*done)
+
+
+def _target(path: Path) -> Path | None:
+    """Where a link leads; None: it is none, or is gone: a GPU driver is just being changed."""
+    try:
+        return path.readlink()
+    except OSError:
+        return None
 
 
 def _find_cgroup(folder: Path, endings: tuple[str, ...], levels: int) -> Path | None:

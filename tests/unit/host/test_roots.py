@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.host import HostProcess, HostRoot
+from dra_driver.host import HostProcess, HostRoot, inside
 
 
 def process(root: Path, pid: int, name: str, *opened: str) -> None:
@@ -69,3 +69,23 @@ def test_whether_the_kernel_has_the_gpu_driver(
     if folder:
         (tmp_path / "proc/driver/nvidia").mkdir(parents=True)
     assert HostRoot(tmp_path).has_gpu_driver() is expected
+
+
+@pytest.mark.parametrize("is_file", [True, False])
+def test_a_link_that_goes_away_while_it_is_read_is_no_fault(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    is_file: bool,  # noqa: FBT001
+) -> None:
+    """As the GPU driver's own, while another one is installed."""
+    link, readlink = tmp_path / "libcuda.so", Path.readlink
+    link.symlink_to("libcuda.so.1")
+
+    def slow(path: Path) -> Path:
+        link.unlink()
+        if is_file:
+            link.touch()
+        return readlink(path)
+
+    monkeypatch.setattr(Path, "readlink", slow)
+    assert inside(tmp_path, "libcuda.so") == (link if is_file else None)
