@@ -70,7 +70,7 @@ class Session:
         self._initialised = False
         self._events: EventService | None = None
         self._slots = SlotCache()
-        self._count = 0
+        self._count: int | None = None  # None: not counted yet, so that nothing is known of any GPU
         self._places: dict[str, int] = {}  # index by UUID, as last seen
 
     def open(self, timeout: float) -> System:
@@ -101,7 +101,7 @@ class Session:
         Raises GpuAbsent when no GPU is that one, GpuLost when it is and can't be used any more,
         HardwareBusy when it does not answer in time or is blocked, DriverNotReady without NVML.
         """
-        if self._library is None or not self._initialised:
+        if self._library is None or not self._initialised or self._count is None:
             raise DriverNotReady("NVML is not open")
         deadline = time.monotonic() + timeout
         index = self._places.get(uuid)
@@ -142,7 +142,8 @@ class Session:
         self._places.pop(uuid, None)
         deadline = time.monotonic() + _FIND_SECONDS
         silent: DriverError | None = None
-        asked = {index: self._submit(index, self._naming(index)) for index in range(self._count)}
+        count = self._count or 0
+        asked = {index: self._submit(index, self._naming(index)) for index in range(count)}
         for index, call in asked.items():
             outcome = self._outcome(index, call, deadline)
             if isinstance(outcome, str):
@@ -200,6 +201,7 @@ class Session:
         except CallFailed as failure:
             if not failure.nowhere:
                 raise
+            self._count = 0
             return System("", None, 0, ())
         notes = Notes("node")
         return System(

@@ -8,9 +8,10 @@ import pytest
 
 from dra_driver.model import HealthState
 from dra_driver.model.errors import DriverNotReady
-from dra_driver.nvml import session
+from dra_driver.nvml import Discovery, session
 from dra_driver.simulator.node_file import NodeSpec
 from tests.support.discovery import ALL_GPUS, PATIENCE, MakeWatch, fault
+from tests.support.kubelet import eventually
 from tests.support.node import MakeNode
 
 
@@ -250,3 +251,18 @@ def test_a_look_that_takes_too_long_says_so(make_node: MakeNode, watch: MakeWatc
     fault(node, 0, "nvmlDeviceGetName", "", times=1, hang=3)
     with pytest.raises(DriverNotReady, match=r"within 0\.2 s"):
         seen.discovery.look(0.2)
+
+
+def test_no_gpu_counts_as_gone_before_they_have_been_counted(
+    make_node: MakeNode, watch: MakeWatch
+) -> None:
+    """What is undone meanwhile would take the GPU's partitions and settings for gone with it."""
+    node = make_node(gpus=1)
+    fault(node, ALL_GPUS, "nvmlDeviceGetCount*", "", times=1, hang=1)
+    discovery = watch(node.root).discovery
+    eventually(lambda: is_initialised(discovery), "NVML is initialised")
+    assert discovery.on_gpu(node.gpu(0)["uuid"], lambda gpu: gpu.uuid, PATIENCE)
+
+
+def is_initialised(discovery: Discovery) -> bool:
+    return discovery._session is not None and discovery._session._initialised
