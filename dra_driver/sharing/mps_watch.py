@@ -16,7 +16,7 @@ from dra_driver.model import ClaimRef, Gpu, Health, HealthState, Inventory, comb
 from dra_driver.model.errors import DriverError
 from dra_driver.rpc import mps_v1_pb2 as pb
 from dra_driver.sharing.mps_client import AgentAway, MpsAgent
-from dra_driver.sharing.mps_notes import MpsFolders
+from dra_driver.sharing.mps_notes import MpsFolders, SetNotes
 from dra_driver.state import Holding, Place
 from dra_driver.telemetry import Event, EventQueue, Metrics, logger
 
@@ -75,7 +75,9 @@ class MpsWatch:
         changed: Callable[[], None],
     ) -> None:
         """Start nothing yet. `changed` is told when `with_troubles` may give something else."""
-        self._agent = MpsAgent(MpsFolders(settings).socket)
+        folders = MpsFolders(settings)
+        self._agent = MpsAgent(folders.socket)
+        self._notes = SetNotes(folders)
         self._holdings = holdings
         self._metrics = metrics
         self._events = events
@@ -156,14 +158,19 @@ class MpsWatch:
         return now.interruptions > before.interruptions
 
     def _lose(self, why: str) -> None:
-        """Take note that the agent is away, unless it is known or this process is about to end."""
-        if self._stopping.is_set() or self._view.away:
+        """Take note that the agent is away, unless this process is about to end."""
+        if self._stopping.is_set():
             return
         claims = _claims(self._holdings())
-        for mps_set in claims.keys() - self._told:
+        lost = claims.keys() - self._told
+        if self._view.away and lost:
+            # Known already; but an agent may have come and gone since the last look. It leaves a
+            # note of each set; without one the set's first claim is still being prepared.
+            lost &= set(self._notes.ids())
+        for mps_set in lost:
             self._tell_interrupted(claims[mps_set], why)
             self._told.add(mps_set)
-        if claims:
+        if lost:
             _log.error("the MPS agent is away, and with it all control daemons", err=why)
         self._become(replace(self._view, away=why))
 

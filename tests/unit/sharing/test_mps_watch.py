@@ -19,6 +19,7 @@ from dra_driver.model import (
 from dra_driver.model.errors import StorageFailed
 from dra_driver.rpc import mps_v1_pb2 as pb
 from dra_driver.sharing import mps_watch
+from dra_driver.sharing.mps_notes import MpsFolders
 from dra_driver.sharing.mps_watch import MpsWatch
 from dra_driver.state import Holding
 from dra_driver.telemetry import Event, EventQueue, Metrics
@@ -37,6 +38,7 @@ class Bed:
         self.events, self.metrics = EventQueue(), Metrics()
         self.changes = self.asked = 0
         settings = Settings(node_name="node-a", plugins_folder=folder)
+        self.sets_folder = MpsFolders(settings).sets
         self.watch = MpsWatch(settings, self._holdings, self.metrics, self.events, self._changed)
 
     def hold(self, name: str, mps_set: str, gpu: str = "GPU-0", **more: Any) -> None:
@@ -141,6 +143,19 @@ def test_an_agent_that_is_away_is_told_once_and_its_return_too(bed: Bed) -> None
     assert bed.see(state(ONE, pb.STARTING, interruptions=1)) == []
     assert bed.see(state(ONE, interruptions=1)) == [("MpsRestored", "first")]
     assert (bed.count("down"), bed.count("ready")) == (0, 1)
+
+
+def test_an_agent_that_came_and_went_between_two_looks_is_told_to_whom_it_has_served(
+    bed: Bed,
+) -> None:
+    bed.lose()
+    bed.hold("waits", OTHER)
+    bed.hold("served", ONE)
+    bed.sets_folder.mkdir(parents=True)
+    (bed.sets_folder / f"{ONE}.json").touch()  # its note
+    assert bed.lose() == [("MpsInterrupted", "served")]
+    assert bed.lose() == []
+    assert bed.see(state(ONE, interruptions=1)) == [("MpsRestored", "served")]
 
 
 def test_without_claims_nobody_misses_the_agent(bed: Bed) -> None:
