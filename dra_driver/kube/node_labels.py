@@ -30,7 +30,7 @@ class NodeLabels:
         self._kube = kube
         self._needed = needed
         self._on_change = on_change
-        self._guard = threading.Lock()  # of the next two
+        self._guard = threading.Lock()  # of changes of the next four
         self._labels: Mapping[str, str] = {}
         self._writes = 0
         self._known = threading.Event()
@@ -63,8 +63,7 @@ class NodeLabels:
     def current(self) -> Mapping[str, str]:
         """Labels as last read; none while nobody needs them.
 
-        The first answer is waited for once, two seconds at most: what is published without labels
-        may be published otherwise with them.
+        The first answer is waited for once, two seconds at most.
         """
         if not self._needed():
             return {}
@@ -84,9 +83,21 @@ class NodeLabels:
     def _run(self) -> None:
         while not self._stopping.is_set():
             self._wake.clear()
-            if self._needed():
-                self._ask()
+            try:
+                if self._needed():
+                    self._ask()
+                else:
+                    self._forget()
+            except Exception:  # the thread must outlive our own mistakes
+                log.exception("following the labels of the Node failed")
             self._wake.wait(_SECONDS if self.are_known else _FIRST_SECONDS)
+
+    def _forget(self) -> None:
+        """Begin anew when they are needed again: what was read by then may be days old."""
+        with self._guard:
+            self._labels = {}
+            self._known.clear()
+            self._patient = True
 
     def _ask(self) -> None:
         before = self._writes
@@ -97,15 +108,12 @@ class NodeLabels:
                 log.warning("the labels of the Node are not known", err=error)
             self._said = str(error)
             return
-        except Exception:  # the thread must outlive our own mistakes
-            log.exception("reading the labels of the Node failed")
-            return
         self._said = ""
         with self._guard:
             if self._writes != before:
                 return  # the answer may be older than what was written
             is_news = labels != self._labels or not self._known.is_set()
             self._labels = labels
-        self._known.set()
+            self._known.set()
         if is_news:
             self._on_change()

@@ -106,7 +106,7 @@ class NodePlugin:
         checks = self._kubelet.checks(
             self._hardware.not_ready,
             self._publisher.problem,
-            self._config.problem,
+            lambda: self._config.problem() or self._unknown(),
             self._engine.not_taken_over,
         )
         self._health_port: HealthPort | None = None
@@ -191,7 +191,8 @@ class NodePlugin:
 
     def _configured(self, inventory: Inventory) -> Inventory:
         self._config.follow_labels()
-        if why := self._config.unknown():
+        self._labels.current()  # waits for them once; what follows finds them known, or is held
+        if why := self._unknown():
             # When that is over the snapshot is another one, so that it is told of.
             problems = (*inventory.problems, Problem(CONFIG_LABEL, why))
             inventory = replace(inventory, problems=problems)
@@ -199,6 +200,14 @@ class NodePlugin:
         if not why:
             self._engine.take_over(inventory)
         return inventory
+
+    def _unknown(self) -> str:
+        """Why it is not known how this Node is to be published; empty when it is."""
+        if why := self._config.unknown():
+            return why
+        if self._labels.are_known:
+            return ""
+        return "labels of the Node, for which the configuration asks, could not be read yet"
 
     def _newest_config(self) -> NodeConfig:
         self._config.follow_labels()

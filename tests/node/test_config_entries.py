@@ -14,6 +14,7 @@ LABEL = "nvidia.com/dra.config"
 FOUR = f"{HEAD}rules:\n- shares: {{count: 4}}\n"
 EIGHT = FOUR.replace("4", "8")
 PLAIN = f"{HEAD}rules: []\n"
+FOUND = 'gpu_dra_driver_devices{device_type="gpu",health="healthy",state="free"} 1.0'
 
 
 class Bed:
@@ -27,9 +28,9 @@ class Bed:
     def serve(self, *, wait: bool = True) -> None:
         self.bed.serve(f"--config={self.map.folder}", wait=wait)
 
-    def label(self, name: str | None) -> None:
+    def label(self, name: str | None, **others: str) -> None:
         node = self.bed.api.objects.get("nodes", NODE)
-        node["metadata"]["labels"] = {} if name is None else {LABEL: name}
+        node["metadata"]["labels"] = others if name is None else {LABEL: name, **others}
         self.bed.api.objects.replace("nodes", node)
 
     def shares(self) -> list[str | None]:
@@ -106,10 +107,31 @@ def test_a_label_that_changes_while_the_api_server_is_away(node: Bed, entry: str
         lambda: node.is_not_ready(f"could not be read yet; entry '{entry}' is in force"),
         "it is told that the label is not known",
     )
-    looked = 'gpu_dra_driver_devices{device_type="gpu",health="healthy",state="free"} 1.0'
-    wait_for(lambda: looked in node.bed.get("/metrics")[1], "the GPU is found")
+    wait_for(lambda: FOUND in node.bed.get("/metrics")[1], "the GPU is found")
     assert node.shares() == ["4"]
     node.bed.api.faults.clear()
     node.becomes("8")
     assert node.updates() == 1
     node.bed.wait_ready(node.bed.processes[-1])
+
+
+def test_rules_by_labels_hold_the_slices_until_the_labels_are_known(
+    node: Bed, tmp_path: Path
+) -> None:
+    """Published without its rule, a GPU that is shared could be given out as a whole."""
+    config = tmp_path / "node.yaml"
+    config.write_text(
+        f"{HEAD}rules:\n- match: {{nodeLabels: {{pool: train}}}}\n  shares: {{count: 4}}\n"
+    )
+    node.label("any", pool="train")
+    node.bed.serve(f"--config={config}")
+    node.becomes("4")
+    node.bed.processes[-1].kill()
+    node.bed.api.faults.fail("get", "/nodes/", status=503)
+    node.bed.serve(f"--config={config}", wait=False)
+    wait_for(lambda: node.is_not_ready("labels of the Node", "could not be read yet"), "it is told")
+    wait_for(lambda: FOUND in node.bed.get("/metrics")[1], "the GPU is found")
+    node.bed.api.faults.clear()
+    node.bed.wait_ready(node.bed.processes[-1])
+    assert node.shares() == ["4"]
+    assert node.updates() == 0

@@ -39,11 +39,14 @@ class Bed:
         self.api = Api()
         self.needed = True
         self.news = 0
+        self.fails = False
         api: Any = self.api
         self.labels = NodeLabels(api, lambda: self.needed, self._on_change)
 
     def _on_change(self) -> None:
         self.news += 1
+        if self.fails:
+            raise RuntimeError("a mistake of ours")
 
     def ask(self) -> None:
         """Let it ask again, and wait for that."""
@@ -95,6 +98,34 @@ def test_without_need_nothing_is_asked(bed: Bed) -> None:
     bed.needed = True
     bed.ask()
     eventually(lambda: bed.labels.are_known, "it is asked once it is needed")
+
+
+def test_what_was_read_before_nobody_needed_them_does_not_count(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_PATIENCE_SECONDS", 0.05)
+    bed.labels.start()
+    assert bed.labels.current() == {"pool": "a"}
+    bed.needed = False
+    bed.labels.poke()
+    eventually(lambda: not bed.labels._known.is_set(), "they are forgotten")
+    bed.api.error = ApiUnavailable("away")
+    bed.needed = True
+    assert bed.labels.current() == {}
+    assert not bed.labels.are_known
+    bed.api.error, bed.api.labels = None, {"pool": "b"}
+    eventually(lambda: bed.labels.current() == {"pool": "b"}, "read anew")
+    eventually(lambda: bed.news == 2, "and told")
+
+
+def test_a_listener_that_fails_does_not_end_it(bed: Bed) -> None:
+    bed.fails = True
+    bed.labels.start()
+    eventually(lambda: bed.news == 1, "it is told")
+    bed.fails = False
+    bed.api.labels = {"pool": "b"}
+    bed.ask()
+    eventually(lambda: bed.news == 2, "it goes on")
 
 
 def test_an_answer_from_before_a_write_does_not_count(bed: Bed) -> None:
