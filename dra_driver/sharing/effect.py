@@ -7,6 +7,7 @@ later claim is refused before it comes here.
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -35,11 +36,15 @@ class SharingEffect:
     name = "sharing"
 
     def __init__(
-        self, gpus: Gpus, settings: Settings, holdings: Callable[[], Iterable[Holding]]
+        self,
+        gpus: Gpus,
+        settings: Settings,
+        holdings: Callable[[], Iterable[Holding]],
+        unknown: Callable[[], AbstractSet[str]] = frozenset,
     ) -> None:
-        """Ask `holdings` who else has a device."""
+        """Ask `holdings` who else has a device, `unknown` for UIDs of claims that may have any."""
         self._limits = MemoryLimits(gpus, settings, holdings)
-        self._mps = MpsSets(gpus, settings, holdings)
+        self._mps = MpsSets(gpus, settings, holdings, unknown)
         self._locks: Path = settings.data_folder / "gpus.lock"
         self._slices = TimeSlices(settings)
         self._host = HostRoot(settings.host_root)

@@ -5,6 +5,7 @@ has it. While claims have it, it stays as it is.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import AbstractContextManager
 from typing import Final, TypeAlias
 
@@ -37,15 +38,23 @@ class MpsSets:
     """Asks the agent for what records say; a claim without MPS costs nothing."""
 
     def __init__(
-        self, gpus: Gpus, settings: Settings, holdings: Callable[[], Iterable[Holding]]
+        self,
+        gpus: Gpus,
+        settings: Settings,
+        holdings: Callable[[], Iterable[Holding]],
+        unknown: Callable[[], AbstractSet[str]] = frozenset,
     ) -> None:
-        """Ask `holdings` who else has a set; set compute modes through `gpus`."""
+        """Ask `holdings` who else has a set; set compute modes through `gpus`.
+
+        Programs of claims whose UIDs `unknown` gives may run on any set.
+        """
         self._folders = MpsFolders(settings)
         self._locks = settings.data_folder / "mps.lock"
         self._notes = SetNotes(self._folders)
         self._modes = ComputeModes(gpus, settings)
         self._agent = MpsAgent(self._folders.socket)
         self._holdings = holdings
+        self._unknown = unknown
 
     def apply(self, record: ClaimRecord) -> ClaimRecord:
         """Let a daemon serve each set of the claim; gives the record with the sets' folders.
@@ -67,7 +76,7 @@ class MpsSets:
         return with_client_limits(record)
 
     def undo(self, record: ClaimRecord) -> None:
-        """Release the sets that no other claim has. Without an agent nothing runs for them.
+        """Release the sets that no other claim can have. Without an agent nothing runs for them.
 
         What the driver before gave MPS was the claim's alone: its compute mode is put back.
         """
@@ -77,6 +86,9 @@ class MpsSets:
             with self._lock(mps_set):
                 held = self._held_beside(record)
                 if not _claims(mps_set, held):
+                    if self._unknown() - {record.uid}:
+                        _log.warning("an MPS set stays while records can't be read", set=mps_set)
+                        continue  # a sweep takes it back when they can be, or are gone
                     failpoint("before-release-mps")
                     self._release(mps_set)
                     failpoint("after-release-mps")
@@ -87,7 +99,7 @@ class MpsSets:
                     self._lower(spec_of(mps_set, devices, amounts))
 
     def assert_again(self, records: Sequence[ClaimRecord], undisturbed: Undisturbed) -> None:
-        """Release what no claim needs, and ask again for what live claims need.
+        """Release what no claim can need, and ask again for what live claims need.
 
         Raises AgentAway, and what a daemon or a compute mode fails with.
         """
@@ -135,7 +147,9 @@ class MpsSets:
     def _release_stray(self, mps_set: str) -> None:
         lock = self._lock(mps_set)
         try:
-            if lock.try_acquire() and not _claims(mps_set, self._holdings()):
+            if not lock.try_acquire() or self._unknown():
+                return
+            if not _claims(mps_set, self._holdings()):
                 note = self._notes.get(mps_set)
                 _log.info("an MPS set that no claim has is released", set=mps_set)
                 devices = note.spec.devices if note else ()

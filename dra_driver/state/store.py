@@ -218,6 +218,11 @@ class Records:
         with self._node() as index:
             return list(index)
 
+    def unknown(self) -> set[str]:
+        """UIDs of the claims that hold nobody knows what: their records can't be read."""
+        with self._node() as index:
+            return set(index.unknown)
+
     def partitions_held(self) -> dict[str, str]:
         """Claims that hold partitions, in words, by the UUID of the GPU. Raises DriverError."""
         words: dict[str, str] = {}

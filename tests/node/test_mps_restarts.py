@@ -194,3 +194,26 @@ def test_sets_that_no_claim_has_are_released(make_mps_bed: MakeMpsBed) -> None:
         file.unlink()  # somebody has lost the records
     bed.serve(QUICK)
     eventually(lambda: bed.leftovers() == [], "the janitor releases the set")
+
+
+def test_a_set_stays_while_a_record_can_not_be_read(make_mps_bed: MakeMpsBed) -> None:
+    """It may be the set of the claim that the record was about, whose programs run on."""
+    sweeps = "--sweep-interval=200ms"
+    bed = make_mps_bed(sweeps, gpus=2)
+    lost, known = bed.share("lost", "gpu-0"), bed.share("known", "gpu-1")
+    bed.prepare(lost)
+    bed.prepare(known)
+    program = bed.attach(lost)
+    bed.processes[-1].kill()
+    for path in (
+        bed.data_folder / f"claims/{lost.uid}.json",
+        *bed.cdi_folder.glob(f"*{lost.uid}*"),
+    ):
+        path.write_text("{}")
+    plugin = bed.serve(QUICK, sweeps)
+    bed.wait_for(lambda: plugin.lines("look for claims that nobody needs"), plugin)  # a sweep's end
+    bed.unprepare(known)
+    program.gets("1Gi")
+    assert len(bed.daemons()) == 2
+    bed.unprepare(lost)
+    eventually(lambda: bed.leftovers() == [], "both sets are taken back")
