@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from dra_driver.model import DriverError
 from dra_driver.plugin.registration import Registration
 from dra_driver.serving import SocketServer
 from dra_driver.telemetry import logger
@@ -57,7 +56,7 @@ class Keeper:
         """Offer anew what is gone or was refused."""
         try:
             self._restore()
-        except DriverError as error:
+        except Exception as error:  # noqa: BLE001 - the thread must outlive our own mistakes
             if str(error) != self._problem:
                 _log.error("a socket is gone and cannot be offered anew", err=error)
             self._problem = str(error)

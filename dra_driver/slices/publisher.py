@@ -165,6 +165,7 @@ class Publisher:
 
     def _succeed(self, inventory: Inventory, outcome: Outcome) -> None:
         self._take_part(stands_by=False)
+        self._tell(outcome.left_out)  # first: complete is also that
         with self._wake:
             self._is_running = False
             self._retry.reset()
@@ -177,7 +178,6 @@ class Publisher:
                 self._note("")
         if outcome.writes:
             log.info("slices are published", writes=outcome.writes)
-        self._tell(outcome.left_out)
 
     def _stand_by(self) -> None:
         """Leave the slices to the newer instance, and look regularly whether it is still there."""

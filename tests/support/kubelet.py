@@ -95,7 +95,7 @@ class PluginSide:
     def close(self) -> None:
         self.engine.release.set()
         for services in self.services:
-            assert services.leave(0).wait(5)
+            assert services.leave(0).wait(60)
             services.close()
 
 

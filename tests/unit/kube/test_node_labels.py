@@ -25,7 +25,7 @@ class Api:
     def node_labels(self) -> dict[str, str]:
         self.asked += 1
         found = dict(self.labels)
-        assert self.gate.wait(30)
+        assert self.gate.wait(60)
         if self.error is not None:
             raise self.error
         return found

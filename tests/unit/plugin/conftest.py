@@ -15,7 +15,6 @@ from tests.support.kubelet import PluginSide
 def side(monkeypatch: pytest.MonkeyPatch) -> Iterator[PluginSide]:
     # Rules that look at a clock run faster here; node tests run them at their real pace.
     monkeypatch.setattr("dra_driver.plugin.keeper._LOOK_SECONDS", 0.1)
-    monkeypatch.setattr("dra_driver.plugin.checks._DEADLINE_SECONDS", 1.0)
     # Not pytest's own folder: its long names leave little room for a socket path of 107 bytes.
     folder = Path(tempfile.mkdtemp(prefix="dra"))
     side = PluginSide(folder)

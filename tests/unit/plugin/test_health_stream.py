@@ -126,8 +126,8 @@ def test_more_kubelets_than_streams_come_and_go(
 def test_a_kubelet_forgets_health_when_the_stream_ends(side: PluginSide, kubelet: Kubelet) -> None:
     services = side.build()
     services.start()
-    plugin = kubelet.wait_registered("gpu.nvidia.com", 10)
+    plugin = kubelet.wait_registered("gpu.nvidia.com", 60)
     first_report(plugin)
-    services.leave(0).wait(5)
+    services.leave(0).wait(60)
     eventually(lambda: plugin.health.reports == {}, "forgotten")
     assert not Path(plugin.introduction.endpoint).exists()

@@ -21,7 +21,7 @@ from tests.support.kubelet import DRIVER, PluginSide, claim, eventually, prepare
 
 def test_the_kubelet_finds_and_registers_the_plugin(side: PluginSide, kubelet: Kubelet) -> None:
     side.build().start()
-    plugin = kubelet.wait_registered(DRIVER, 10)
+    plugin = kubelet.wait_registered(DRIVER, 60)
     assert plugin.introduction.kind == "DRAPlugin"
     assert plugin.introduction.endpoint == side.folder / "plugins/gpu.nvidia.com/dra.sock"
     assert plugin.introduction.versions == (
@@ -29,7 +29,7 @@ def test_the_kubelet_finds_and_registers_the_plugin(side: PluginSide, kubelet: K
         "v1.DRAResourceHealth",
         "v1alpha1.DRAResourceHealth",
     )
-    assert side.registered.wait(10)
+    assert side.registered.wait(60)
     assert b"gpu_dra_driver_registered 1.0" in side.metrics.exposition()
 
 
@@ -41,7 +41,7 @@ def test_every_spelling_of_the_authority_is_taken(side: PluginSide, authority: s
     name = {"localhost": "localhost", "quoted path": quote(path, safe=""), "raw path": path}
     options = (("grpc.default_authority", name[authority]),)
     with grpc.insecure_channel(f"unix:{path}", options) as channel:
-        info = RegistrationStub(channel).GetInfo(InfoRequest(), timeout=10)
+        info = RegistrationStub(channel).GetInfo(InfoRequest(), timeout=60)
     assert info.name == DRIVER
 
 
@@ -80,7 +80,7 @@ def test_an_answer_carries_every_field(side: PluginSide, kubelet: Kubelet) -> No
         second.uid: PreparedClaim(second, ()),
     }
     side.build().start()
-    kubelet.wait_registered(DRIVER, 10)
+    kubelet.wait_registered(DRIVER, 60)
     answer = kubelet.prepare(DRIVER, [first, second])
     (device,) = answer[first.uid]
     assert (device.requests, device.pool, device.name) == (("gpus",), "node-a", "gpu-3")
@@ -93,7 +93,7 @@ def test_an_error_has_its_reason_word_and_one_line(side: PluginSide, kubelet: Ku
     side.engine.answers = {claim(1).uid: ApiUnavailable("no answer\nfrom the API server")}
     side.engine.unprepared = {claim(1).uid: ApiUnavailable("not now")}
     side.build().start()
-    kubelet.wait_registered(DRIVER, 10)
+    kubelet.wait_registered(DRIVER, 60)
     with pytest.raises(CallFailed, match=r"claim-1: ApiUnavailable: no answer from the API"):
         kubelet.prepare(DRIVER, [claim(1)])
     with pytest.raises(CallFailed, match=r"claim-1: ApiUnavailable: not now$"):
@@ -113,7 +113,7 @@ def test_a_claim_that_the_engine_forgets_is_answered_too(
 ) -> None:
     side.engine.answers = {claim(1).uid: prepared(claim(1)), "other": prepared(claim(3))}
     side.build().start()
-    kubelet.wait_registered(DRIVER, 10)
+    kubelet.wait_registered(DRIVER, 60)
     with pytest.raises(CallFailed, match="claim-2: Bug: the engine gave no answer"):
         kubelet.prepare(DRIVER, [claim(1), claim(2)])
 
@@ -126,7 +126,7 @@ def test_an_engine_that_raises_is_explained(
 
     monkeypatch.setattr(side.engine, "prepare", fail)
     side.build().start()
-    kubelet.wait_registered(DRIVER, 10)
+    kubelet.wait_registered(DRIVER, 60)
     with pytest.raises(CallFailed, match="claim-1: Bug: KeyError: 'nobody'"):
         kubelet.prepare(DRIVER, [claim(1)])
 
@@ -134,10 +134,10 @@ def test_an_engine_that_raises_is_explained(
 def test_a_call_that_the_kubelet_gave_up_is_cancelled(side: PluginSide, kubelet: Kubelet) -> None:
     side.engine.hang = True
     side.build().start()
-    kubelet.wait_registered(DRIVER, 10)
+    kubelet.wait_registered(DRIVER, 60)
     with pytest.raises(CallFailed, match="DEADLINE_EXCEEDED"):
         kubelet.prepare(DRIVER, [claim(1)], timeout=0.2)
-    assert side.engine.cancelled.wait(10)
+    assert side.engine.cancelled.wait(60)
 
 
 def test_prepares_that_hang_hold_up_nothing_else(side: PluginSide, kubelet: Kubelet) -> None:
@@ -145,22 +145,22 @@ def test_prepares_that_hang_hold_up_nothing_else(side: PluginSide, kubelet: Kube
     side.engine.hang = True
     services = side.build()
     services.start()
-    plugin = kubelet.wait_registered(DRIVER, 10)
+    plugin = kubelet.wait_registered(DRIVER, 60)
     with ThreadPoolExecutor(70) as callers:
         calls = [callers.submit(kubelet.prepare, DRIVER, [claim(n)]) for n in range(70)]
         eventually(lambda: len(side.engine.asked) >= 64, "all threads hang")
-        kubelet.unprepare(DRIVER, [claim(1)], timeout=10)
+        kubelet.unprepare(DRIVER, [claim(1)], timeout=60)
         received = plugin.health.received
         services.health_changed()
         eventually(lambda: plugin.health.received > received, "a health report")
         assert services.checks().alive() == []
         kubelet.restart()
-        kubelet.wait_registered(DRIVER, 10)
+        kubelet.wait_registered(DRIVER, 60)
         print(f"GetInfo took {kubelet.history[-1].seconds:.4f} s")
         assert kubelet.history[-1].what == "registered"
         side.engine.release.set()
         for call in calls:
-            call.exception(10)  # ended with the kubelet, or answered: it did not hang
+            call.exception(60)  # ended with the kubelet, or answered: it did not hang
 
 
 def test_stop_lets_calls_finish_but_not_for_ever(side: PluginSide) -> None:
@@ -176,7 +176,7 @@ def test_stop_lets_calls_finish_but_not_for_ever(side: PluginSide) -> None:
         assert not idle.is_set(), "the call has its grace"
         assert idle.wait(60), "the call is cut off"
         with pytest.raises(CallFailed):
-            call.result(30)
+            call.result(60)
         side.engine.release.set()
     connection.close()
 
@@ -205,13 +205,14 @@ def test_hanging_up_waits_for_the_thread_that_watches_the_link(
 
 
 def test_the_kubelet_does_not_cut_a_call_of_an_instance_that_leaves(
-    side: PluginSide, kubelet: Kubelet
+    side: PluginSide, kubelet: Kubelet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It closes the connection when the registration socket is gone, calls in progress or not."""
+    monkeypatch.setattr("dra_driver.plugin.kubelet_services._CALM_SECONDS", 60.0)
     side.engine.hang = True
     services = side.build()
     services.start()
-    kubelet.wait_registered(DRIVER, 10)
+    kubelet.wait_registered(DRIVER, 60)
     with ThreadPoolExecutor(2) as threads:
         call = threads.submit(kubelet.prepare, DRIVER, [claim(1)])
         eventually(lambda: side.engine.asked, "the call is there")
@@ -219,6 +220,6 @@ def test_the_kubelet_does_not_cut_a_call_of_an_instance_that_leaves(
         time.sleep(0.5)  # ten times what the stand-in takes to see that a socket is gone
         assert side.settings().registration_socket.exists()
         side.engine.release.set()
-        assert len(call.result(30)) == 1
-        assert leaving.result(30).wait(30)
-    kubelet.wait_gone(DRIVER, 10)
+        assert len(call.result(60)) == 1
+        assert leaving.result(60).wait(60)
+    kubelet.wait_gone(DRIVER, 60)

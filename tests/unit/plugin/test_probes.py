@@ -30,9 +30,9 @@ def test_the_grpc_health_service_answers_by_service_name() -> None:
     with grpc.insecure_channel(f"127.0.0.1:{number}") as channel:
         for service in ("", "liveness"):
             request = health_check_pb2.HealthCheckRequest(service=service)
-            assert HealthStub(channel).Check(request, timeout=30).status == status.SERVING
+            assert HealthStub(channel).Check(request, timeout=60).status == status.SERVING
             reasons.append("a reason")
-            assert HealthStub(channel).Check(request, timeout=30).status == status.NOT_SERVING
+            assert HealthStub(channel).Check(request, timeout=60).status == status.NOT_SERVING
             reasons.clear()
         with pytest.raises(grpc.RpcError) as error:
             HealthStub(channel).Check(
@@ -54,10 +54,10 @@ def test_ready_names_each_reason(side: PluginSide, kubelet: Kubelet) -> None:
         "slices are not complete",
     ]
     kubelet.start()
-    kubelet.wait_registered(DRIVER, 10)
+    kubelet.wait_registered(DRIVER, 60)
     reasons["slices"] = ""
     assert checks.ready() == []
-    services.leave(0).wait(5)
+    services.leave(0).wait(60)
     services.close()
     side.services.clear()
     folder = side.folder

@@ -1,5 +1,6 @@
 """Sockets: private, never somebody else's, never stale, and back when they were taken away."""
 
+import errno
 import os
 import re
 import socket
@@ -51,7 +52,7 @@ def test_b30_sockets_of_a_killed_process_are_replaced(side: PluginSide, kubelet:
     dead_socket(settings.service_socket)
     dead_socket(settings.registration_socket)
     side.build().start()
-    kubelet.wait_registered(DRIVER, 10)
+    kubelet.wait_registered(DRIVER, 60)
     kubelet.prepare(DRIVER, [claim(1)])
 
 
@@ -128,11 +129,11 @@ def test_something_else_in_the_way_is_named(side: PluginSide) -> None:
 def test_instances_with_pod_uids_live_side_by_side(side: PluginSide, kubelet: Kubelet) -> None:
     old = side.build()
     old.start()
-    kubelet.wait_registered(DRIVER, 10)
+    kubelet.wait_registered(DRIVER, 60)
     side.build(UID).start()
     newest = side.settings(UID).service_socket
     eventually(
-        lambda: kubelet.wait_registered(DRIVER, 10).introduction.endpoint == newest,
+        lambda: kubelet.wait_registered(DRIVER, 60).introduction.endpoint == newest,
         "the newest instance is used",
     )
     old.leave(0)
@@ -144,9 +145,9 @@ def test_a_registration_socket_that_is_taken_away_comes_back(
 ) -> None:
     services = side.build()
     services.start()
-    kubelet.wait_registered(DRIVER, 10)
+    kubelet.wait_registered(DRIVER, 60)
     side.settings().registration_socket.unlink()
-    kubelet.wait_gone(DRIVER, 10)
+    kubelet.wait_gone(DRIVER, 60)
     begin = len(kubelet.history)
     seconds = eventually(lambda: len(kubelet.history) > begin, "registered again")
     print(f"registered again after {seconds:.2f} s")
@@ -164,11 +165,14 @@ def test_a_service_socket_that_is_taken_away_comes_back(side: PluginSide) -> Non
     assert (path.lstat().st_ino, path.lstat().st_mtime_ns) != identity
     assert stat.S_IMODE(path.lstat().st_mode) == 0o600
     connection = PluginConnection(introduce(side.settings().registration_socket), minor=37)
-    assert connection.prepare([claim(1)], 10)
+    assert connection.prepare([claim(1)], 60)
     connection.close()
 
 
-def test_a_socket_taken_over_by_another_program_is_not_taken_back(side: PluginSide) -> None:
+def test_a_socket_taken_over_by_another_program_is_not_taken_back(
+    side: PluginSide, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dra_driver.plugin.checks._DEADLINE_SECONDS", 1.0)
     services = side.build()
     services.start()
     path = side.settings().service_socket
@@ -180,8 +184,27 @@ def test_a_socket_taken_over_by_another_program_is_not_taken_back(side: PluginSi
             lambda: any("another process answers" in text for text in services.checks().ready()),
             "the problem is told",
         )
-        services.leave(0).wait(5)
+        services.leave(0).wait(60)
         assert path.exists(), "the other's socket is not ours to remove"
+
+
+def test_a_failure_that_nobody_foresaw_does_not_end_the_keeper(
+    side: PluginSide, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def out_of_files(_: Path) -> bool:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    services = side.build()
+    services.start()
+    path = side.settings().service_socket
+    with monkeypatch.context() as trouble:
+        trouble.setattr("dra_driver.serving.sockets.is_served", out_of_files)
+        path.unlink()
+        dead_socket(path)
+        eventually(lambda: "Too many open files" in services._keeper.problem, "it is told")
+    connection = introduce(side.settings().registration_socket)
+    eventually(lambda: services._keeper.problem == "", "it goes on")
+    eventually(lambda: services.checks().alive() == [], f"{connection.endpoint} is back")
 
 
 def test_b30_a_refused_plugin_offers_itself_anew(
@@ -202,9 +225,9 @@ def test_b30_a_refused_plugin_offers_itself_anew(
 def test_stopping_removes_the_sockets(side: PluginSide, kubelet: Kubelet) -> None:
     services = side.build()
     services.start()
-    kubelet.wait_registered(DRIVER, 10)
-    services.leave(0).wait(5)
-    kubelet.wait_gone(DRIVER, 10)
+    kubelet.wait_registered(DRIVER, 60)
+    services.leave(0).wait(60)
+    kubelet.wait_gone(DRIVER, 60)
     assert sockets_below(side.folder) == set()
 
 

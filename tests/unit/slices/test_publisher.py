@@ -54,6 +54,27 @@ def test_a_snapshot_becomes_a_slice_owned_by_the_node(tmp_path: Path) -> None:
         assert run.publisher.problem() == ""
 
 
+def test_what_is_left_out_is_told_before_the_rest_counts_as_complete(
+    server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with publishing(server, tmp_path) as before:
+        before.publisher.publish(EIGHT)
+        before.wait()
+    with publishing(server, tmp_path) as run:
+        told: list[str] = []
+        set_metric = run.metrics.set
+
+        def note(name: str, value: float, **labels: str) -> None:
+            if name != "gpu_dra_driver_published" or value:
+                told.append(name)
+            set_metric(name, value, **labels)
+
+        monkeypatch.setattr(run.metrics, "set", note)
+        run.publisher.publish(EIGHT)
+        run.wait()
+        assert "gpu_dra_driver_left_out" in told[: told.index("gpu_dra_driver_published")]
+
+
 def test_the_first_publication_takes_few_requests(server: ApiServer, tmp_path: Path) -> None:
     with publishing(server, tmp_path) as run:
         run.publisher.publish(EIGHT)
@@ -327,7 +348,7 @@ def test_sick_devices_are_tainted_where_the_server_keeps_taints(
 
 
 def withdrawn(run: Publishing) -> Any:
-    event = run.events.take(5)
+    event = run.events.take(60)
     assert event is not None
     return event
 

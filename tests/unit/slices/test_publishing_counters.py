@@ -99,7 +99,7 @@ def test_a_partition_of_others_withdraws_what_it_overlaps(
         run.wait("with a foreign partition")
         assert "gpu-0" not in run.devices()
         assert "gpu-1" in run.devices()
-        event = run.events.take(5)
+        event = run.events.take(60)
         assert event is not None
         assert "1g.10gb at slice 3" in event.message
         assert left_out(run, "foreign") == 1
@@ -119,7 +119,7 @@ def test_an_older_server_with_default_gates_gets_whole_gpus_and_the_reason_is_to
         assert run.devices() == [f"gpu-{minor}" for minor in range(8)]
         assert left_out(run, "no-counters") == 8
         for minor in range(8):
-            event = run.events.take(5)
+            event = run.events.take(60)
             assert event is not None
             assert event.message.startswith(f"device gpu-{minor}-mig-* is not published")
             assert "DRAPartitionableDevices" in event.message

@@ -40,7 +40,7 @@ def wait_for_left_out(run: Publishing, count: int) -> None:
 
 def told(run: Publishing) -> list[str]:
     """Texts of the Events of two kinds of devices, of which each is told once."""
-    events = [run.events.take(5) for _ in range(2)]
+    events = [run.events.take(60) for _ in range(2)]
     assert all(event is not None and event.reason == "DeviceNotShared" for event in events)
     return [event.message for event in events if event is not None]
 
