@@ -67,7 +67,7 @@ class NodePlugin:
             self._hardware,
             GpuEffects(
                 MigEffect(self._hardware, settings, self._holdings),
-                SharingEffect(self._hardware, settings, self._holdings, self._unknown),
+                SharingEffect(self._hardware, settings, self._holdings, self._in_doubt),
             ),
             self._specs,
             self._statuses,
@@ -189,7 +189,7 @@ class NodePlugin:
     def _holdings(self) -> Iterable[Holding]:
         return self._engine.records.holdings()
 
-    def _unknown(self) -> set[str]:
+    def _in_doubt(self) -> set[str]:
         return self._engine.records.unknown()
 
     def _configured(self, inventory: Inventory) -> Inventory:
