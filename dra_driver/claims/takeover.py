@@ -29,6 +29,7 @@ from dra_driver.config import Settings
 from dra_driver.host import (
     FileLock,
     HostRoot,
+    failpoint,
     failpoints_of,
     read_file,
     remove_durably,
@@ -36,7 +37,7 @@ from dra_driver.host import (
 )
 from dra_driver.kube.pod_resources import claims_in_use
 from dra_driver.model import DriverError, Inventory
-from dra_driver.model.errors import Bug, DriverNotReady, RecordDamaged, TryAgain
+from dra_driver.model.errors import Bug, DriverNotReady, RecordDamaged, StorageFailed, TryAgain
 from dra_driver.serving import is_served
 from dra_driver.state import ClaimRecord, EndedClaims, PriorClaim, Records, read_checkpoint
 from dra_driver.telemetry import Event, EventQueue, logger
@@ -65,12 +66,17 @@ class Takeover:
         self._file = settings.data_folder / _CHECKPOINT
         self._ended = EndedClaims(settings.data_folder)
         self._lock = threading.Lock()  # guards what follows
-        self._content: bytes | None = None  # of the checkpoint; None: there is nothing to be done
+        # Of the checkpoint. Empty: it is not known; None: there is nothing to be done.
+        self._content: bytes | None = None
         self._trouble: DriverError | None = None
 
     def start(self) -> None:
-        """See whether there is a checkpoint. Raises StorageFailed."""
-        self._content = read_file(self._file)
+        """See whether there is a checkpoint. One that can't be read is asked for again."""
+        try:
+            self._content = read_file(self._file)
+        except StorageFailed as error:
+            self._content = b""
+            self._failed(error)
         if self._content is not None:
             log.info("another driver has had this node", checkpoint=self._file)
 
@@ -80,10 +86,12 @@ class Takeover:
             if self._content is None:
                 return
             try:
+                failpoint("before-take-over")
                 with self._alone(), failpoints_of("take-over"):
                     self._content = read_file(self._file)  # None: another instance was faster
                     if self._content is not None:
                         self._take(self._content, inventory)
+                failpoint("after-take-over")
             except DriverError as error:
                 self._failed(error)
             except Exception as error:  # noqa: BLE001 - tried again at the next snapshot
@@ -114,13 +122,13 @@ class Takeover:
             raise Bug(problem) if isinstance(self._trouble, Bug) else DriverNotReady(problem)
 
     def check_free_of(self, uid: str) -> None:
-        """Raise DriverNotReady while the checkpoint has the claim; else note that it has ended.
+        """Raise DriverNotReady while the checkpoint has the claim, or let it be noted as ended.
 
         Without a GPU driver nothing can be taken over, and there is nothing to be put back. A fault
         of this driver may last, and must not keep Pods from ending.
         """
         with self._lock:
-            if self._content is None or uid.encode() not in self._content:
+            if self._content is None or (self._content and uid.encode() not in self._content):
                 return
             if self._host.has_gpu_driver() and not isinstance(self._trouble, Bug):
                 self.check_done()

@@ -151,6 +151,7 @@ class Records:
         """
         with self._node() as index:
             has_begun = record.phase is Phase.PREPARING
+            read_file(self._path(record.uid))  # one that can't be read now is not known
             if record.uid in index or (has_begun and index.rival(record) is not None):
                 return False
             ensure_folder(self._folder, _MODE)

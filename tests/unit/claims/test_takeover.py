@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dra_driver.model import ClaimRef
-from dra_driver.model.errors import Bug, DeviceInUse, DriverNotReady, RecordDamaged, StorageFailed
+from dra_driver.model.errors import Bug, DeviceInUse, DriverNotReady, RecordDamaged
 from dra_driver.telemetry import Event
 from tests.support.engine import EngineBed
 from tests.support.inventories import gpu, inventory
@@ -219,8 +219,32 @@ def events(bed: EngineBed) -> list[Event]:
     return list(iter(lambda: bed.events.take(0), None))
 
 
-def test_a_checkpoint_that_is_no_file_stops_the_start(bed: EngineBed) -> None:
+def test_a_checkpoint_that_is_no_file_stops_no_start(bed: EngineBed) -> None:
+    """A plugin that ends tells nothing at /readyz, and unprepares nothing."""
+    content = checkpoint(bed).read_bytes()
     checkpoint(bed).unlink()
     checkpoint(bed).mkdir()
-    with pytest.raises(StorageFailed, match=r"cannot read .*checkpoint\.json"):
-        bed.start()
+    bed.start()
+    look(bed)
+    assert "cannot read" in bed.engine.not_taken_over()
+    with pytest.raises(DriverNotReady, match=r"cannot read .*checkpoint\.json"):
+        bed.prepare(bed.claim("late", "gpu-2"))
+    with pytest.raises(DriverNotReady):
+        bed.unprepare(ONE)
+    checkpoint(bed).rmdir()
+    checkpoint(bed).write_bytes(content)
+    look(bed)
+    assert bed.engine.not_taken_over() == ""
+    assert uids(bed) == [ONE.uid, TWO.uid]
+
+
+def test_a_record_that_cannot_be_read_is_waited_for(bed: EngineBed) -> None:
+    """Nothing says that it is this claim's, whose device would be free when it is gone."""
+    bed.start()
+    record = bed.records_folder / f"{ONE.uid}.json"
+    record.mkdir()
+    look(bed)
+    assert "cannot read" in bed.engine.not_taken_over()
+    record.rmdir()
+    look(bed)
+    assert uids(bed) == [ONE.uid, TWO.uid]
