@@ -94,6 +94,15 @@ _RECORD_IS_FOLDER: Final = _swapped(lambda scene, ref: scene.record_file(ref), f
 _CDI_FILE_IS_FOLDER: Final = _swapped(lambda scene, ref: scene.cdi_file(ref), for_folder=True)
 _RECORDS_ARE_A_FILE: Final = _swapped(lambda scene, _: scene.records_folder, for_folder=False)
 _CDI_ROOT_IS_A_FILE: Final = _swapped(lambda scene, _: scene.bed.cdi_folder, for_folder=False)
+_TAKE_OVER_LOCK_IS_FOLDER: Final = _swapped(
+    lambda scene, _: scene.bed.data_folder / "take-over.lock", for_folder=True
+)
+_COPY_IS_FOLDER: Final = _swapped(
+    lambda scene, _: scene.bed.data_folder / "checkpoint.json.taken-over", for_folder=True
+)
+_CHECKPOINT_IS_FOLDER: Final = _swapped(
+    lambda scene, _: scene.bed.data_folder / "checkpoint.json", for_folder=True
+)
 _FULL: Final = (_disk_is_full, _disk_has_room)
 
 
@@ -200,6 +209,14 @@ FAULTS: Final[Mapping[str, Fault]] = {
     ),
     "unprepare:forget/remove": Fault(
         "a folder is in the record's place", *_RECORD_IS_FOLDER, "unprepare:forget/before-remove"
+    ),
+    "take-over": Fault("the lock file is a folder", *_TAKE_OVER_LOCK_IS_FOLDER),
+    "take-over/record": Fault(
+        "a folder is in the record's place", *_RECORD_IS_FOLDER, "take-over/before-rename"
+    ),
+    "take-over/copy#3": Fault("a folder is in the copy's place", *_COPY_IS_FOLDER),
+    "take-over/remove-checkpoint": Fault(
+        "a folder is in its place", *_CHECKPOINT_IS_FOLDER, "take-over/before-remove"
     ),
 }
 

@@ -1,4 +1,7 @@
-"""Rows and columns of the fault matrix, generated from the steps of Prepare and Unprepare."""
+"""Rows and columns of the fault matrix, generated from the steps of Prepare and Unprepare.
+
+And those of the take-over of claims that the driver before has prepared, at a start.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -34,6 +37,9 @@ HARDWARE_PARTS: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "unprepare:mig": ("remove-compute-instance", "remove-gpu-instance", "mig-mode"),
 }
+# What the take-over does to files, for a checkpoint with two claims.
+TAKE_OVER: Final = "take-over"
+TAKE_OVER_PARTS: Final = ("record", "copy#3", "remove-checkpoint")
 # Parts that only a claim with MPS has.
 MPS_PARTS: Final = frozenset({"compute-mode", "mps", "release-mps", "reset-compute-mode"})
 _PARTS: Final = {**FILE_PARTS, **HARDWARE_PARTS}
@@ -56,18 +62,24 @@ _WORDS: Final = {
     "replace": "replace the common file",
     "replace#2": "replace the claim's file",
     "remove": "remove the record",
+    "record": "write a claim's record",
+    "copy#3": "keep a copy of the checkpoint",
+    "remove-checkpoint": "remove the checkpoint",
 }
 _POINTS: Final = {
     "write": ("before-write", "before-rename"),
     "rename": ("before-rename", "after-rename"),
     "replace": ("before-replace", "after-replace"),
     "remove": ("before-remove", "after-remove"),
+    "record": ("before-write", "after-rename"),
+    "copy": ("before-write", "after-rename"),
+    "remove-checkpoint": ("before-remove", "after-remove"),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A step of Prepare or Unprepare, or one change of a file within it."""
+    """A step of Prepare or Unprepare, or the take-over, or one change of a file within it."""
 
     operation: str
     step: str
@@ -76,12 +88,14 @@ class Row:
     @property
     def name(self) -> str:
         """`prepare:commit`, or `prepare:commit/rename`."""
-        return f"{self.operation}:{self.step}" + (f"/{self.part}" if self.part else "")
+        return self._scope + (f"/{self.part}" if self.part else "")
 
     @property
     def title(self) -> str:
         """Name for people."""
-        return f"… {_WORDS[self.part]}" if self.part else f"{self.operation.title()}: {self.step}"
+        if self.part:
+            return f"… {_WORDS[self.part]}"
+        return f"{self.operation.capitalize()}: {self.step}" if self.step else "Take-over of claims"
 
     @property
     def before(self) -> str:
@@ -93,8 +107,12 @@ class Row:
         """Failpoint after it."""
         return self._point(1)
 
+    @property
+    def _scope(self) -> str:
+        return f"{self.operation}:{self.step}" if self.step else self.operation
+
     def _point(self, position: int) -> str:
-        name = f"{self.operation}:{self.step}"
+        name = self._scope
         if not self.part:
             return f"{('before', 'after')[position]}-{name}"
         part, mark, time = self.part.partition("#")
@@ -102,9 +120,12 @@ class Row:
         return f"{name}/{points[position]}{mark}{time}"
 
 
-ROWS: Final = tuple(
-    Row(operation, step, part)
-    for operation, steps in STEPS.items()
-    for step in steps
-    for part in ("", *_PARTS.get(f"{operation}:{step}", ()))
+ROWS: Final = (
+    *(
+        Row(operation, step, part)
+        for operation, steps in STEPS.items()
+        for step in steps
+        for part in ("", *_PARTS.get(f"{operation}:{step}", ()))
+    ),
+    *(Row(TAKE_OVER, "", part) for part in ("", *TAKE_OVER_PARTS)),
 )

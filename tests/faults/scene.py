@@ -214,6 +214,15 @@ class Scene:
             self.bed.start_agent()
         self.process = self._serve()
 
+    def start_unready(self) -> None:
+        """Start the process, which will not be ready for now, and looks at the GPUs often."""
+        self.process = self._serve("--poll-interval=200ms", wait=False)
+
+    def wait_registered(self) -> None:
+        """Wait until the kubelet calls this process, not the one before."""
+        process = self.process
+        eventually(lambda: process.lines("registered with the kubelet"), "registered", PATIENCE)
+
     def reboot(self) -> None:
         """Reboot the node, whose process is dead: the CDI folder is on a tmpfs."""
         assert not self.process.running
@@ -269,11 +278,13 @@ class Scene:
         ]
         return {"files": files, "gpus": gpus, "daemons": self.bed.daemons()}
 
-    def _serve(self) -> PluginProcess:
+    def _serve(self, *more: str, wait: bool = True) -> PluginProcess:
         return self.bed.serve(
             _RETRY,
             f"--config={self._config}",
+            *more,
             environment={"DRA_DRIVER_FAILPOINT": f"@{self._order}"},
+            wait=wait,
         )
 
 

@@ -28,6 +28,10 @@ before; the slices are complete.
 - **kill -9 before**: the process dies just before the step, and the Pod is deleted: Unprepare comes
   first. **kill -9 after**: it dies just after, and the kubelet goes on with Prepare.
 - **reboot**: it dies just after the step with the node; the CDI folder is empty afterwards.
+
+The last rows are the take-over of claims that NVIDIA's own driver has prepared
+([more](from-the-peer.md)), which a start begins with. What they have is given to nobody else, and
+they end well. An error lasts until its cause is gone; its word is what other claims are told.
 """
 _WAYS: Final = "\n## How the steps are made to fail\n"
 
