@@ -24,6 +24,7 @@ _log = logger(__name__)
 
 _AGAIN_SECONDS: Final = 0.5  # between two tries to reach the agent that claims need
 _IDLE_SECONDS: Final = 2.0  # ... or that none needs
+_SOON_SECONDS: Final = 0.05  # ... or that was there a moment ago
 _NEWS_SECONDS: Final = 300  # an interruption so long ago was told by the process before
 _MPS_DOWN: Final = "mps-down"
 _READY, _DOWN = "ready", "down"
@@ -110,25 +111,32 @@ class MpsWatch:
 
     def _run(self) -> None:
         while not self._stopping.is_set():
+            pause = _AGAIN_SECONDS if self._told else _IDLE_SECONDS
             try:
-                self._follow()
+                if self._follow():
+                    pause = _SOON_SECONDS
             except DriverError as error:
                 _log.warning("the MPS agent can't be watched", err=error)
             except Exception:  # noqa: BLE001 - the thread must outlive our own mistakes
                 _log.exception("watching the MPS agent failed")
-            self._stopping.wait(_AGAIN_SECONDS if self._told else _IDLE_SECONDS)
+            self._stopping.wait(pause)
 
-    def _follow(self) -> None:
-        """See what the agent tells until it ends.
+    def _follow(self) -> bool:
+        """See what the agent tells until the connection ends; gives whether it told anything.
 
-        Raises DriverError, also when nobody knows who has the sets: then nothing counts as seen, so
-        that it is told when that is known.
+        An agent whose connection ended may be there still, having made its socket anew; only one
+        that can't be reached is away. Raises DriverError, also when nobody knows who has the sets:
+        then nothing counts as seen, so that it is told when that is known.
         """
+        has_told = False
         try:
             for sets in self._agent.watch(self._ends_with):
+                has_told = True
                 self._see(sets)
         except AgentAway as error:
-            self._lose(str(error))
+            if not has_told:
+                self._lose(str(error))
+        return has_told
 
     def _ends_with(self, end: Callable[[], object]) -> None:
         self._end_stream = end
@@ -136,6 +144,8 @@ class MpsWatch:
             end()
 
     def _see(self, sets: pb.Sets) -> None:
+        if self._view.agent_id not in ("", sets.agent_id):
+            self._lose("another MPS agent has taken the place of the one before")
         before, now = self._view, {each.set.id: _Daemon.of(each) for each in sets.sets}
         claims = _claims(self._holdings())
         for mps_set, daemon in now.items():

@@ -1,5 +1,8 @@
 """What people are told of control daemons: once, in time, and only those who have them."""
 
+import itertools
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +22,12 @@ from dra_driver.model import (
 from dra_driver.model.errors import StorageFailed
 from dra_driver.rpc import mps_v1_pb2 as pb
 from dra_driver.sharing import mps_watch
+from dra_driver.sharing.mps_client import AgentAway
 from dra_driver.sharing.mps_notes import MpsFolders
 from dra_driver.sharing.mps_watch import MpsWatch
 from dra_driver.state import Holding
 from dra_driver.telemetry import Event, EventQueue, Metrics
-from tests.support.mps import eventually
+from tests.support.mps import PATIENCE, eventually
 
 ONE, OTHER = "1" * 16, "2" * 16
 PROFILE = MigProfile("1g.10gb", 19, 0, 10 << 30, 16, 1, 1, 0, 1, 0)
@@ -48,8 +52,8 @@ class Bed:
             Holding(claim=ref, device=f"dev-{gpu}", gpu_uuid=gpu, mps_set=mps_set, **values)
         )
 
-    def see(self, *states: pb.SetState) -> list[tuple[str, str]]:
-        self.watch._see(pb.Sets(agent_id="a", sets=states))
+    def see(self, *states: pb.SetState, agent: str = "a") -> list[tuple[str, str]]:
+        self.watch._see(pb.Sets(agent_id=agent, sets=states))
         return self.told()
 
     def lose(self, why: str = "the agent is away") -> list[tuple[str, str]]:
@@ -156,6 +160,43 @@ def test_an_agent_that_came_and_went_between_two_looks_is_told_to_whom_it_has_se
     assert bed.lose() == [("MpsInterrupted", "served")]
     assert bed.lose() == []
     assert bed.see(state(ONE, interruptions=1)) == [("MpsRestored", "served")]
+
+
+def test_an_agent_that_takes_another_s_place_at_once_is_told(bed: Bed) -> None:
+    """All daemons of the one before have ended, also where its notes were lost."""
+    bed.hold("first", ONE)
+    bed.see(state(ONE))
+    assert bed.see(agent="b") == [("MpsInterrupted", "first")]
+    assert bed.see(state(ONE), agent="b") == [("MpsRestored", "first")]
+
+
+def test_a_connection_that_ends_is_no_agent_that_does(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its socket was taken away, say: it has made another, and calls on the old one end."""
+    bed.hold("first", ONE)
+    is_seen, ends = threading.Event(), threading.Event()
+    calls = itertools.count()
+
+    def watch(_: object) -> Iterator[pb.Sets]:
+        call = next(calls)
+        if call < 2:
+            yield pb.Sets(agent_id="a", sets=[state(ONE)])
+        if call == 1:
+            is_seen.set()
+            assert ends.wait(PATIENCE)
+        raise AgentAway("it does not answer")
+
+    monkeypatch.setattr(bed.watch._agent, "watch", watch)
+    bed.watch.start()
+    try:
+        assert is_seen.wait(PATIENCE)
+        assert (bed.told(), bed.changes) == ([], 1)
+        ends.set()
+        eventually(lambda: bed.told() == [("MpsInterrupted", "first")], "the claim is told")
+    finally:
+        ends.set()
+        bed.watch.stop()
 
 
 def test_without_claims_nobody_misses_the_agent(bed: Bed) -> None:
