@@ -9,6 +9,7 @@ from dra_driver.health.xids import ANNOUNCEMENT, APPLICATION
 from dra_driver.simulator.native_library import ALL_GPUS, error_number
 from dra_driver.simulator.node_file import NodeSpec
 from tests.support.hardware import HEALTHY, UNHEALTHY, MakeWard, Ward
+from tests.support.kubelet import eventually
 from tests.support.node import MakeNode, SimulatedNode
 
 SPEC = NodeSpec.model_validate(
@@ -135,8 +136,8 @@ def test_b40_events_of_several_devices_are_told_at_once(
     run = ward(node.root)
     told = len(run.told)
     # Eight events in one moment: no wait comes back between them.
-    node.state.fault(ALL_GPUS, "nvmlEventSetWait", 0, times=1, hang=0.5)
-    time.sleep(1.5)
+    node.state.fault(ALL_GPUS, "nvmlEventSetWait", 0, times=1, hang=2.0)
+    eventually(lambda: not node.show()["faults"], "the event wait sleeps")
     for gpu in range(8):
         node.state.xid(gpu, 79)
     run.until(lambda _: len(run.sick()) == 8, "all eight are unhealthy")

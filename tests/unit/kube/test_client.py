@@ -219,7 +219,7 @@ def test_only_own_slices_are_listed_and_watched(server: ApiServer, kube: KubeCli
     server.objects.delete("resourceslices", "our2")
     wait_for(lambda: len(seen) >= 2, "events")
     server.end_watches()
-    thread.join(30)
+    thread.join(60)
     assert [(event.kind, event.object["metadata"]["name"]) for event in seen] == [
         ("ADDED", "our2"),
         ("DELETED", "our2"),
@@ -232,7 +232,7 @@ def test_a_watch_ends_when_it_is_closed(server: ApiServer, kube: KubeClient) -> 
     thread.start()
     time.sleep(0.05)
     watch.close()
-    thread.join(10)
+    thread.join(60)
     assert not thread.is_alive()
     watch.close()  # once more is fine
 

@@ -86,8 +86,12 @@ def test_an_event_that_cannot_be_posted_does_not_hold_up_the_next(
 
 
 def test_a_stop_delivers_what_is_queued(
-    server: ApiServer, kube: KubeClient, settings: Settings
+    server: ApiServer,
+    kube: KubeClient,
+    settings: Settings,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(events, "_LAST_SECONDS", 30.0)
     waiting = EventQueue()
     sender = EventSender(kube, settings, waiting)
     for number in range(5):

@@ -271,7 +271,8 @@ def test_the_queue_is_bounded(
     assert warnings(caplog) == ["too many claim statuses wait: one is dropped"] * 2
 
 
-def test_a_stop_writes_what_waits(bed: Bed) -> None:
+def test_a_stop_writes_what_waits(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(status_sender, "_LAST_SECONDS", 30.0)
     for number in range(5):
         bed.add(bed.claim(f"c{number}"))
     bed.sender.start()
