@@ -70,17 +70,32 @@ class Node:
         """
         version = check_driver_version(spec.driver_version)
         gpus = plan_gpus(spec.gpus, seed or str(uuid.uuid4()))
-        if root.exists() and any(root.iterdir()):
-            raise SettingInvalid(f"{root} is not empty; remove it or choose another folder")
         existed = root.exists()
+        with _storage(root):
+            root.mkdir(parents=True, exist_ok=True)
+            with _locked(root):  # who makes one at the same time finds it not empty
+                return cls._create(root, spec, version, gpus, device_nodes, keep=existed)
+
+    @classmethod
+    def _create(
+        cls,
+        root: Path,
+        spec: NodeSpec,
+        version: str,
+        gpus: list[PlannedGpu],
+        kind: NodeKind,
+        *,
+        keep: bool,
+    ) -> Self:
+        if any(root.iterdir()):
+            raise SettingInvalid(f"{root} is not empty; remove it or choose another folder")
         try:
-            with _storage(root):
-                _make_tree(root, spec, version, gpus, device_nodes)
+            _make_tree(root, spec, version, gpus, kind)
             node = cls(root)
             node._sync()
             _set_up(node.state, gpus)
         except BaseException:
-            _remove_tree(root, keep=existed)
+            _remove_tree(root, keep=keep)
             raise
         return node
 

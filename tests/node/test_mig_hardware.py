@@ -68,7 +68,6 @@ def test_gpus_without_mig_have_no_slots(make_node: MakeNode, watch: MakeWatch) -
 def test_slots_are_read_once_for_each_mode(make_node: MakeNode, watch: MakeWatch) -> None:
     node = make_node()
     seen = watch(node.root)
-    waits = 3  # of the thread that waits for events, in the meantime
 
     def calls_of_a_look() -> int:
         before = node.state.call_count()
@@ -77,14 +76,14 @@ def test_slots_are_read_once_for_each_mode(make_node: MakeNode, watch: MakeWatch
 
     seen.look()
     idle = calls_of_a_look()
-    assert calls_of_a_look() <= idle + waits
+    assert calls_of_a_look() == idle
     node.state.set_mig_mode(0, on=True)
     first_with_mode_on = calls_of_a_look()
     with_mode_on = calls_of_a_look()
     print(f"calls of a look: {idle} with MIG mode off, {with_mode_on} with it on")
     assert first_with_mode_on >= with_mode_on + 20
     node.state.set_mig_mode(0, on=False)
-    assert calls_of_a_look() <= idle + waits
+    assert calls_of_a_look() == idle
 
 
 def test_a_driver_that_knows_no_placements_is_no_problem(

@@ -164,6 +164,38 @@ def test_a_status_is_written_by_itself(server: ApiServer) -> None:
     assert put["status"] == patch["status"]
 
 
+@pytest.mark.parametrize("names_version", [False, True])
+def test_a_patch_is_made_again_when_somebody_was_faster(
+    server: ApiServer, monkeypatch: pytest.MonkeyPatch, *, names_version: bool
+) -> None:
+    made = server.objects.create("nodes", {"metadata": {"name": NODE}})
+    read, reads = server.objects.get, 0
+
+    def read_before_a_change(plural: str, name: str, namespace: str = "default") -> Any:
+        nonlocal reads
+        reads += 1
+        found = read(plural, name, namespace)
+        if reads == 1:
+            changed = {**found, "metadata": {**found["metadata"], "labels": {"theirs": "b"}}}
+            server.objects.replace(plural, changed)
+        return found
+
+    monkeypatch.setattr(server.objects, "get", read_before_a_change)
+    metadata: dict[str, Any] = {"labels": {"ours": "a"}}
+    if names_version:
+        metadata["resourceVersion"] = made["metadata"]["resourceVersion"]
+    status, _ = ask(server, f"/api/v1/nodes/{NODE}", "PATCH", {"metadata": metadata})
+    assert status == (409 if names_version else 200)
+    labels = read("nodes", NODE)["metadata"]["labels"]
+    assert labels == {"theirs": "b"} | ({} if names_version else {"ours": "a"})
+
+
+def test_its_port_is_no_client_s_while_it_is_down(server: ApiServer) -> None:
+    """Else a connection, even one to this port itself, could have it when the server is back."""
+    first, _ = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
+    assert int(server.url.rpartition(":")[2]) < int(first)
+
+
 def test_what_is_not_served_is_not_found(server: ApiServer) -> None:
     for path in ("/apis/resource.k8s.io/v1beta1/resourceslices", "/api/v1/configmaps", "/x"):
         assert ask(server, path)[0] == 404

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -285,3 +286,16 @@ def test_forced_shutdown_of_a_server(mps: MpsBed, daemon: MpsDaemon) -> None:
     program.gets("1Gi")
     daemon.ask(f"shutdown_server {server} -f")
     assert program.event("lost")["error"] == "CUDA_ERROR_MPS_RPC_FAILURE"
+
+
+def test_a_daemon_that_is_slow_to_read_hears_of_every_end(mps: MpsBed, daemon: MpsDaemon) -> None:
+    programs = [mps.attached(daemon) for _ in range(45)]
+    os.kill(daemon.pid, signal.SIGSTOP)
+    for program in programs:
+        program._say("alloc 1Mi\nfree\n" * 3)  # more news than the socket to the daemon holds
+    time.sleep(0.5)  # for what its server does without waiting
+    for program in programs:
+        program.kill()
+    time.sleep(0.5)
+    os.kill(daemon.pid, signal.SIGCONT)
+    eventually(lambda: daemon.shown()["server"]["clients"] == [], "the daemon knows of all ends")

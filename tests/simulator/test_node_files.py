@@ -3,7 +3,9 @@
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 
@@ -211,6 +213,25 @@ def test_folder_with_content_is_refused_and_left_alone(tmp_path: Path) -> None:
     with pytest.raises(SettingInvalid, match="is not empty"):
         Node.create(tmp_path, alike("t4", 1))
     assert names(tmp_path) == {"letter"}
+
+
+def test_of_two_who_make_a_node_in_one_folder_one_has_it(tmp_path: Path) -> None:
+    root, both = tmp_path / "node", Barrier(2)
+
+    def make(seed: str) -> Node | SettingInvalid:
+        both.wait(60)
+        try:
+            return Node.create(root, alike("h100-80gb", 2), seed=seed)
+        except SettingInvalid as error:
+            return error
+
+    with ThreadPoolExecutor(2) as threads:
+        results = list(threads.map(make, ("one", "other")))
+    (node,) = [each for each in results if isinstance(each, Node)]
+    (refused,) = [each for each in results if isinstance(each, SettingInvalid)]
+    assert "is not empty" in str(refused)
+    assert gpu_nodes(node) == shown_nodes(node) == {"nvidia0", "nvidia1"}
+    node.close()
 
 
 def test_failed_creation_leaves_nothing(tmp_path: Path) -> None:

@@ -219,3 +219,17 @@ def test_every_call_is_counted(node: SimulatedNode) -> None:
     node.nvml("pynvml.nvmlDeviceGetCount(); pynvml.nvmlSystemGetDriverVersion()")
     assert node.state.call_count() == before + 3  # nvmlInit too
     assert node.show()["nvmlCalls"] == before + 3
+
+
+def test_waits_for_events_are_not_counted(node: SimulatedNode) -> None:
+    before = node.state.call_count()
+    node.nvml(
+        """
+events = pynvml.nvmlEventSetCreate()
+try:
+    pynvml.nvmlEventSetWait_v2(events, 20)
+except pynvml.NVMLError_Timeout:
+    pass
+"""
+    )
+    assert node.state.call_count() == before + 2

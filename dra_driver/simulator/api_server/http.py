@@ -1,11 +1,13 @@
 """HTTP face of the API stand-in: paths, verbs, watches, faults."""
 
+import copy
 import json
 import socket
 import time
 from collections.abc import Mapping
+from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qs, urlsplit
 
 from dra_driver.simulator.api_server.apply import CONTENT_TYPE, apply
@@ -22,6 +24,9 @@ from dra_driver.simulator.api_server.kinds import ApiError, JsonObject, Resource
 
 if TYPE_CHECKING:
     from dra_driver.simulator.api_server.server import ApiServer
+
+
+_PATCH_TRIES: Final = 6  # apiserver/pkg/endpoints/handlers/patch.go: one, and five more
 
 
 class Listener(ThreadingHTTPServer):
@@ -139,11 +144,29 @@ class Handler(BaseHTTPRequestHandler):
         if call.verb in ("delete", "deletecollection"):
             return self._delete(call, given)
         if call.verb == "patch":
-            given = self._patched(objects.get(plural, call.name, call.namespace), given, call)
+            return self._patch(call, given)
         place(given, call)
         if call.verb == "create":
             return objects.create(plural, given, dry_run=call.dry_run)
         return objects.replace(plural, given, part=call.part, dry_run=call.dry_run)
+
+    def _patch(self, call: Call, given: JsonObject) -> JsonObject:
+        """Make the change, again when the object was changed meanwhile, as the real server does.
+
+        A patch that names a resourceVersion is for that one only.
+        """
+        objects, plural = self.server.api.objects, call.resource.plural
+        tries = 1 if "resourceVersion" in given.get("metadata", {}) else _PATCH_TRIES
+        while True:
+            tries -= 1
+            old = objects.get(plural, call.name, call.namespace)
+            new = self._patched(old, copy.deepcopy(given), call)
+            place(new, call)
+            try:
+                return objects.replace(plural, new, part=call.part, dry_run=call.dry_run)
+            except ApiError as error:
+                if error.code != HTTPStatus.CONFLICT or not tries:
+                    raise
 
     def _patched(self, old: JsonObject, given: JsonObject, call: Call) -> JsonObject:
         """Object after a patch, with the resourceVersion that it is made from."""

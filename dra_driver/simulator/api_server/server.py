@@ -27,6 +27,7 @@ from dra_driver.simulator.api_server.http import Listener
 from dra_driver.simulator.api_server.log import Faults, RequestLog
 from dra_driver.simulator.api_server.objects import Admit, Objects
 from dra_driver.simulator.api_server.slices import SliceAdmission
+from dra_driver.simulator.ports import free_port
 
 
 class ApiServer:
@@ -71,8 +72,8 @@ class ApiServer:
     def start(self) -> None:
         """Listen and serve."""
         self.stopping.clear()
+        self._port = self._port or free_port()
         self._listener = Listener(self, self._port)
-        self._port = self._listener.server_address[1]
         self._thread = threading.Thread(
             target=self._listener.serve_forever, args=(0.05,), name="api-server", daemon=True
         )

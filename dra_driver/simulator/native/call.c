@@ -224,7 +224,7 @@ nvmlReturn_t call_begin_on(struct call *call, const char *function, int writing,
     call->sim = nvml_state();
     if (!call->sim)
         return NVML_ERROR_UNINITIALIZED;
-    if (call->sim->writable)
+    if (call->sim->writable && !call->waits)
         atomic_fetch_add(&call->sim->file->nvml_calls, 1);
     nvmlReturn_t result = lock_and_find(call, kinds, handle);
     if (result == NVML_SUCCESS &&

@@ -22,6 +22,7 @@ struct call {
     struct sim_ci *ci;   /* NULL on a whole GPU or GPU instance */
     const sim_model_t *model;
     int writing;
+    int waits; /* for events: made again as time passes, so it is not counted */
     char arguments[320];
 };
 

@@ -4,6 +4,7 @@
  * the programs' connections and gives each its limits. Without its daemon it serves on as long as it
  * has clients.
  */
+#include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <stdarg.h>
@@ -41,10 +42,13 @@ static struct {
     struct client client[SIM_MPS_CLIENTS];
 } server = {.daemon = MPS_SERVER_SOCKET};
 
+/* Waits for a daemon that has yet to read what came before: a client whose end it never hears of
+ * would stay in its list. It hangs up when it ends, and never waits for the server. */
 static void tell(const struct mps_message *message)
 {
-    if (server.daemon >= 0)
-        mps_send(server.daemon, message, -1);
+    struct pollfd room = {.fd = server.daemon, .events = POLLOUT};
+    while (server.daemon >= 0 && mps_send(server.daemon, message, -1) < 0 && errno == EAGAIN)
+        poll(&room, 1, -1);
 }
 
 static void say(const char *format, ...) __attribute__((format(printf, 1, 2)));

@@ -182,7 +182,7 @@ static nvmlReturn_t wait_for(const char *function, struct nvmlEventSet_st *set, 
 {
     uint64_t until = now_ms() + timeout_ms;
     for (;;) {
-        struct call call = {0};
+        struct call call = {.waits = 1};
         nvmlReturn_t result = call_begin(&call, function, READING);
         if (result != NVML_SUCCESS)
             return result;

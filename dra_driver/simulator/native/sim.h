@@ -161,7 +161,8 @@ SIM_API nvmlReturn_t sim_find_gpu(sim_t *sim, const char *text, int *gpu);
 SIM_API nvmlReturn_t sim_show_json(sim_t *sim, char **text);
 /* The latest state-changing NVML and nvidia-smi calls, oldest first, as a JSON list. */
 SIM_API nvmlReturn_t sim_calls_json(sim_t *sim, char **text);
-/* All NVML calls made so far by processes that can write the state. */
+/* All NVML calls made so far by processes that can write the state, but waits for events: how many
+ * of these there are is a matter of time, not of work. */
 SIM_API nvmlReturn_t sim_call_count(sim_t *sim, uint64_t *count);
 SIM_API void sim_free(char *text);
 SIM_API nvmlReturn_t sim_get_driver_version(sim_t *sim, char *text, size_t size);
