@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -74,7 +75,8 @@ def test_a_claim_costs_one_read_and_no_call_of_nvml(embedded: Result, live: int)
 
 def test_nothing_is_written_to_the_api_server_when_idle(embedded: Result) -> None:
     assert embedded.figure("API writes when idle", 20).p50 == 0
-    assert embedded.figure("API requests when idle", 20).p50 == 0
+    # Once a minute the driver asks for its Node, to see who else gives out GPUs.
+    assert embedded.figure("API requests when idle", 20).p50 <= 1
 
 
 def test_any_driver_can_be_measured_by_its_socket(make_bed: MakeBed, tmp_path: Path) -> None:
@@ -134,6 +136,7 @@ def test_a_signal_ends_it_and_nothing_is_left(scratch: Path) -> None:
     )
     while not list(scratch.glob("dra-bench-*/cdi/*claim_*")):  # in the midst of its calls
         assert process.poll() is None, process.communicate()
+        time.sleep(0.01)
     process.send_signal(signal.SIGTERM)
     out, err = process.communicate(timeout=LIMIT)
     assert process.returncode == 128 + signal.SIGTERM, out + err

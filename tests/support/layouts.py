@@ -41,7 +41,9 @@ class LayoutBed:
         bed.kubelet.start()
 
     def configure(self, layout: str, text: str = CONFIG) -> None:
-        self.file.write_text(text.replace("LAYOUT", layout))
+        new = self.file.with_suffix(".new")  # the plugin never reads half of it
+        new.write_text(text.replace("LAYOUT", layout))
+        new.replace(self.file)
 
     def serve(self, *more: str, **environment: str) -> PluginProcess:
         return self.bed.serve(f"--config={self.file}", *more, environment=environment)

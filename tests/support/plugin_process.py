@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import stat
 import subprocess
 import sys
 import tempfile
@@ -221,9 +220,14 @@ class NodeBed:
         return {path.name for path in files}
 
     def sockets(self) -> set[str]:
-        """Sockets in the kubelet's folders."""
-        found = [*self.registrar_folder.rglob("*"), *(self.folder / "plugins").rglob("*")]
-        return {path.name for path in found if stat.S_ISSOCK(path.lstat().st_mode)}
+        """Sockets in the kubelet's folders, also while processes make and remove some there."""
+        return {
+            name
+            for top in (self.registrar_folder, self.folder / "plugins")
+            for folder, _, names in os.walk(top)
+            for name in names
+            if Path(folder, name).is_socket()
+        }
 
     def close(self) -> None:
         """Stop everything; what still runs must end well and leave no socket."""

@@ -157,8 +157,8 @@ def _make_cgroups(root: Path) -> None:
 
 def _wait_executed(pid: int) -> None:
     """Wait until the process is the driver: what starts it first ties its life to ours."""
-    deadline = time.monotonic() + _SECONDS
+    deadline = time.monotonic() + PATIENCE
     while Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[1:2] != [b"-m"]:
         if time.monotonic() > deadline:
-            raise PluginFailed(f"process {pid} did not become the driver in {_SECONDS:g} s")
+            raise PluginFailed(f"process {pid} did not become the driver in {PATIENCE:g} s")
         time.sleep(0.001)
