@@ -76,7 +76,7 @@ class Registration:
             self._registered = False
             self._problem = "the kubelet has not asked for this plugin again yet"
             self._refused_at = None
-        self._metrics.set("gpu_dra_driver_registered", 0)
+            self._metrics.set("gpu_dra_driver_registered", 0)
 
     def service(self) -> Service:
         """Build the gRPC service for the registration socket."""
@@ -104,7 +104,7 @@ class Registration:
             self._registered = status.plugin_registered
             self._problem = f"the kubelet refused this plugin: {' '.join(status.error.split())}"
             self._refused_at = None if status.plugin_registered else time.monotonic()
-        self._metrics.set("gpu_dra_driver_registered", float(status.plugin_registered))
+            self._metrics.set("gpu_dra_driver_registered", float(status.plugin_registered))
         if status.plugin_registered:
             _log.info("registered with the kubelet", endpoint=self._info.endpoint)
             self._tell()

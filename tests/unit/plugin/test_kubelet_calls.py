@@ -33,6 +33,28 @@ def test_the_kubelet_finds_and_registers_the_plugin(side: PluginSide, kubelet: K
     assert b"gpu_dra_driver_registered 1.0" in side.metrics.exposition()
 
 
+def test_the_metric_tells_of_the_registration_that_counts(
+    side: PluginSide, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The socket is offered anew while the kubelet's word on the old one is still being noted."""
+    services = side.build()
+    services.start()
+    set_metric = side.metrics.set
+    offered = threading.Thread(target=services._registration.offered_anew)
+
+    def slow(name: str, value: float, **labels: str) -> None:
+        if value:
+            offered.start()
+            offered.join(0.2)
+        set_metric(name, value, **labels)
+
+    monkeypatch.setattr(side.metrics, "set", slow)
+    notify(side.settings().registration_socket, "")
+    offered.join()
+    assert "has not asked" in services._registration.problem
+    assert b"gpu_dra_driver_registered 0.0" in side.metrics.exposition()
+
+
 @pytest.mark.parametrize("authority", ["localhost", "quoted path", "raw path"])
 def test_every_spelling_of_the_authority_is_taken(side: PluginSide, authority: str) -> None:
     """Releases of grpc-go send the socket's path, as it is or percent-encoded, or localhost."""
