@@ -43,6 +43,8 @@ def read_yaml(text: str) -> Document:
         raise _invalid(mark, error.problem or "not YAML") from error
     except yaml.YAMLError as error:
         raise SettingInvalid(f"not YAML: {error}") from error
+    except RecursionError as error:  # hundreds, before the values can be counted
+        raise SettingInvalid(f"more than {_DEEPEST} values inside each other") from error
     reader = _Reader()
     data = None if node is None else reader.read(node, ())
     return Document(data, reader.lines)

@@ -158,8 +158,8 @@ class ConfigFile:
         except SettingInvalid as error:
             self._refuse(f"{error}; {self._in_force()}" if self._folder else str(error))
             return
-        self._problem = ""
         self._metrics.set(_VALID, 1)
+        self._problem = ""
         self._take(found)
         if config != self._config:
             self._config = config
@@ -169,8 +169,8 @@ class ConfigFile:
             self._last_good.keep(self._holds, found.text)
 
     def _refuse(self, problem: str) -> None:
-        self._problem = problem
         self._metrics.set(_VALID, 0)
+        self._problem = problem
         _log.error("the configuration is not followed; the last good one holds", err=problem)
         self._events.add(Event("ConfigurationInvalid", problem, warning=True))
         self._said = ""

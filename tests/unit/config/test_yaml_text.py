@@ -29,6 +29,8 @@ HEAD = "apiVersion: config.gpu-dra-driver.dev/v1alpha1\nkind: NodeConfig\n"
         ("a: *nobody", "line 1: found undefined alias"),
         ("a: 2024-13-45", "line 1: '2024-13-45': month must be in 1..12"),
         ("a: &a [*a]", "line 1: more than 100000 values, or more than 30 of them inside"),
+        ("[" * 2000, "more than 30 values inside each other"),
+        ("{a: " * 2000, "more than 30 values inside each other"),
         ("\x00", "not YAML: unacceptable character"),
     ],
 )
