@@ -2,6 +2,7 @@
 
 import shutil
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -34,6 +35,7 @@ class Scripted:
     def __init__(self) -> None:
         self.failure: pb.Failure | None = None
         self.wait = 0.0
+        self.over = threading.Event()  # nothing is waited for any more
         self.code: grpc.StatusCode | None = None
         self.asked: list[object] = []
 
@@ -52,7 +54,7 @@ class Scripted:
     def watch(self, request: pb.ListRequest, context: grpc.ServicerContext) -> Iterator[pb.Sets]:
         for number in range(2):
             yield pb.Sets(agent_id=str(number))
-        time.sleep(self.wait)
+        self.over.wait(self.wait)
 
     def tell(self, request: pb.ListRequest, context: grpc.ServicerContext) -> pb.Sets:
         context.abort(grpc.StatusCode.UNIMPLEMENTED, "words")
@@ -61,7 +63,7 @@ class Scripted:
 
     def _meet(self, request: object, context: grpc.ServicerContext) -> None:
         self.asked.append(request)
-        time.sleep(self.wait)
+        self.over.wait(self.wait)
         if self.code is not None:
             context.abort(self.code, "words")
 
@@ -81,6 +83,7 @@ def scripted(socket: Path) -> Iterator[Scripted]:
     server.add_insecure_port(f"unix:{socket}")
     server.start()
     yield servicer
+    servicer.over.set()
     server.stop(None).wait(10)
 
 
@@ -188,4 +191,3 @@ def test_a_watch_ends_when_the_agent_does_or_when_it_is_told_to(
     with pytest.raises(AgentAway):
         read()
     assert seen == ["0", "1"]
-    scripted.wait = 0
