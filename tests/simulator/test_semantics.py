@@ -80,7 +80,7 @@ class Bench:
 
     def close(self) -> None:
         if self.holder is not None:
-            self.holder.communicate("", timeout=20)
+            self.holder.communicate("", timeout=60)
 
 
 STEPS: dict[str, Callable[[Bench, str], None]] = {

@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import pairwise
 
 import pynvml
 import pytest
@@ -14,7 +15,7 @@ from dra_driver.nvml.events import EventKind, EventSet, HardwareEvent
 from dra_driver.nvml.listener import Listener
 
 PACE = 0.1  # seconds, instead of 0.5
-SECONDS = 10 * PACE  # that a misbehaving NVML is watched
+ALMOST = 0.95  # clocks are not compared to the last tick
 EVENT = HardwareEvent("GPU-0", EventKind.XID, 48)
 
 
@@ -105,20 +106,24 @@ def test_events_that_come_together_are_told_together(ear: Ear) -> None:
 
 def test_b42_a_wait_that_is_over_at_once_is_no_busy_loop(ear: Ear) -> None:
     event_set = FakeSet(lambda _: None)
+    begun = time.monotonic()
     ear.listener.use(event_set)
-    time.sleep(SECONDS)
-    print(f"{len(event_set.waits)} waits in {SECONDS} s")
-    assert 2 <= len(event_set.waits) <= SECONDS / PACE + 1
+    until(lambda: len(event_set.waits) >= 6)
+    took = time.monotonic() - begun
+    print(f"6 waits took {took:.2f} s")
+    assert took >= 5 * PACE * ALMOST
     assert ear.listener.heard() == {"GPU-0"}
 
 
 def test_b42_events_without_end_are_no_busy_loop(ear: Ear) -> None:
     event_set = FakeSet(lambda _: EVENT)
+    begun = time.monotonic()
     ear.listener.use(event_set)
-    time.sleep(SECONDS)
-    print(f"{len(event_set.waits)} waits in {SECONDS} s, told {len(ear.told)} times")
-    assert len(event_set.waits) <= 64 * (SECONDS / PACE + 1)
-    assert 2 <= len(ear.told) <= SECONDS / PACE + 1
+    until(lambda: len(ear.told) >= 6)
+    took = time.monotonic() - begun
+    print(f"{len(event_set.waits)} waits, told 6 times in {took:.2f} s")
+    assert took >= 5 * PACE * ALMOST
+    assert max(map(len, ear.told)) <= 64
 
 
 @pytest.mark.parametrize("name", ["GPU_IS_LOST", "UNINITIALIZED", "UNKNOWN"])
@@ -126,17 +131,21 @@ def test_b42_failures_are_answered_later_and_later(ear: Ear, name: str) -> None:
     """Whoever is told makes a new set at once, as discovery does after a look."""
     answer = fail(getattr(pynvml, f"NVML_ERROR_{name}"))
     sets: list[FakeSet] = []
+    told: list[float] = []
 
     def anew() -> None:
-        ear.failures += 1
-        sets.append(FakeSet(answer))
-        ear.listener.use(sets[-1])
+        told.append(time.monotonic())
+        if len(told) < 4:
+            sets.append(FakeSet(answer))
+            ear.listener.use(sets[-1])
 
     ear.listener._failed = anew
     anew()
-    time.sleep(SECONDS)
-    print(f"{ear.failures} failures in {SECONDS} s")
-    assert 3 <= ear.failures <= 4  # at once, then pauses of 0, 0.4, 0.8 s
+    until(lambda: len(told) == 4)
+    pauses = [after - before for before, after in pairwise(told)]
+    print(f"pauses of {pauses} s")
+    assert pauses[1] >= 4 * PACE * ALMOST
+    assert pauses[2] >= 8 * PACE * ALMOST
     assert ear.listener.heard() == frozenset(), "not relied on any more"
     assert all(each.freed.is_set() for each in sets[:-1])
 
@@ -176,7 +185,7 @@ def test_a_wait_that_hangs_is_noticed(ear: Ear, monkeypatch: pytest.MonkeyPatch)
     until(lambda: ear.listener.heard() == frozenset())
     begun = time.monotonic()
     ear.listener.stop(0.2)
-    assert time.monotonic() - begun < 2.0, "a stop does not wait for it"
+    assert time.monotonic() - begun < 30.0, "a stop does not wait for it"
     release.set()
 
 
