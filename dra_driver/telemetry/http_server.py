@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socketserver import TCPServer
@@ -223,7 +224,7 @@ class _Handler(BaseHTTPRequestHandler):
         if isinstance(answer, Question):
             self._send(Page(b"only POST is answered here\n", HTTPStatus.METHOD_NOT_ALLOWED))
         else:
-            self._send(answer() if answer else _NO_PAGE)
+            self._send(self._made(answer) if answer else _NO_PAGE)
 
     def do_POST(self) -> None:
         """Answer the question that is posted to that path."""
@@ -269,10 +270,13 @@ class _Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(length)
         if len(body) < length:
             return Page(b"the body ends too soon\n", HTTPStatus.BAD_REQUEST)
+        return self._made(partial(question.answer, body))
+
+    def _made(self, make: Callable[[], Page]) -> Page:
         try:
-            return question.answer(body)
+            return make()
         except Exception:  # noqa: BLE001 - the client must hear that it was not its fault
-            _log.exception("a question could not be answered", path=self.path)
+            _log.exception("a request could not be answered", path=self.path)
             return Page(b"internal error\n", HTTPStatus.INTERNAL_SERVER_ERROR)
 
     def _send(self, page: Page) -> None:

@@ -56,6 +56,18 @@ def test_http_answers_ok_or_one_line_per_reason(endpoint: Endpoint) -> None:
     assert get(port, "/etc/passwd") == (404, "no such page\n")
 
 
+def test_a_page_that_can_not_be_made_says_so(
+    endpoint: Endpoint, caplog: pytest.LogCaptureFixture
+) -> None:
+    endpoint.reasons = [None]  # type: ignore[list-item]
+    assert get(endpoint.server.port, "/readyz") == (500, "internal error\n")
+    assert [record.message for record in caplog.records if record.exc_info] == [
+        "a request could not be answered"
+    ]
+    endpoint.reasons = []
+    assert get(endpoint.server.port, "/readyz") == (200, "ok\n")
+
+
 def test_http_survives_clients_that_say_nothing(endpoint: Endpoint) -> None:
     address = ("127.0.0.1", endpoint.server.port)
     silent = [socket.create_connection(address) for _ in range(20)]
