@@ -135,7 +135,7 @@ def test_a_monitor_in_the_way_of_a_mode_switch_is_waited_for(layout_bed: MakeLay
     bed.configure("all-balanced")
     bed.serve()
     bed.says("LayoutWaiting", "IN_USE")
-    assert bed.held_back() == {"gpu-0"}
+    eventually(lambda: bed.held_back() == {"gpu-0"}, "it is held back meanwhile")
     bed.bed.node.state.clear()
     bed.becomes(BALANCED)
 

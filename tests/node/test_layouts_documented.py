@@ -159,7 +159,7 @@ class Bed:
         self.change = LayoutChange(records, self.notes, effect, lambda: None)
 
     def gpus(self) -> tuple[Gpu, ...]:
-        inventory = self.watch.discovery.look(10)
+        inventory = self.watch.discovery.look(60)
         return tuple(sorted(inventory.gpus, key=lambda gpu: gpu.pci_bus_id or ""))
 
     def apply(self, name: str) -> None:

@@ -1,11 +1,13 @@
 """The real plugin after a reboot took partitions away that live claims hold."""
 
+from typing import Any
+
 import pytest
 
 from dra_driver.simulator.kubelet_plugin import CallFailed
 from dra_driver.simulator.node_file import NodeSpec
 from tests.support.kubelet import DRIVER, eventually
-from tests.support.plugin_process import MakeBed
+from tests.support.plugin_process import MakeBed, NodeBed
 
 MIXED = NodeSpec.model_validate(
     {
@@ -16,6 +18,11 @@ MIXED = NodeSpec.model_validate(
     }
 )
 PART = "gpu-1-mig-1g10gb-19-2"
+
+
+def events(bed: NodeBed) -> list[dict[str, Any]]:
+    found = bed.api.objects.select("events")
+    return [event for event in found if event["reason"] == "DeviceNotPublished"]
 
 
 @pytest.mark.parametrize("ends", ["made-again", "unprepared"])
@@ -32,7 +39,8 @@ def test_a_gpu_is_not_offered_whole_while_its_partition_is_claimed(
     bed.node.reboot()
     bed.serve("--poll-interval=300ms")
     eventually(lambda: bed.device_names() == {"gpu-0"}, "neither partition nor GPU is offered")
-    (told,) = [e for e in bed.api.objects.select("events") if e["reason"] == "DeviceNotPublished"]
+    eventually(lambda: events(bed), "an Event tells why")
+    (told,) = events(bed)
     assert "make it again at the same placement" in told["message"]
     assert str(part.name) in told["message"]
     with pytest.raises(CallFailed, match=PART):
