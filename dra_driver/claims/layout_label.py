@@ -64,6 +64,10 @@ class LayoutLabel:
             )
         return ""
 
+    def stand_by(self) -> None:
+        """Take no state for the last of ours: a newer instance writes it now."""
+        self._written = ""
+
     def report(self, inventory: Inventory, statuses: Iterable[LayoutStatus]) -> None:
         """Tell in the label how far the layout is; one that can't be set is told once.
 
@@ -82,6 +86,7 @@ class LayoutLabel:
         try:
             self._labels.write(STATE, state)
         except DriverError as error:
+            self._written = ""  # it may have got there, and only the answer did not come back
             self._say(f"label {STATE} can't be set to {state}: {error}")
         else:
             self._written = state

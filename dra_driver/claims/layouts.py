@@ -150,6 +150,7 @@ class Layouts:
         leads = self._succession.is_last()
         if not leads:
             self._reports.tell((), ())
+            self._label.stand_by()
         elif is_poked or self._is_busy or not self._led:
             self._attend(current)
         self._led = leads
