@@ -49,6 +49,10 @@ def read_records(settings: Settings) -> NodeRecords:
             f"{settings.data_folder} does not exist: the plugin has not run on this node yet, or "
             "with another --driver-name or --kubelet-plugins-directory-path"
         )
+    # Before the records and after them: claims come and go, and a file is there as long as its
+    # record says that it is.
+    specs = ClaimSpecs(settings)
+    with_cdi_file = specs.claim_uids()
     found: list[ClaimRecord] = []
     damaged: dict[str, str] = {}
     for path in list_folder(settings.records_folder, ".json"):
@@ -64,7 +68,7 @@ def read_records(settings: Settings) -> NodeRecords:
     return NodeRecords(
         claims=tuple(record for record in found if not is_reservation(record.ref)),
         damaged=damaged,
-        with_cdi_file=frozenset(ClaimSpecs(settings).claim_uids()),
+        with_cdi_file=frozenset(with_cdi_file | specs.claim_uids()),
         reservations=tuple(record for record in found if is_reservation(record.ref)),
     )
 
@@ -116,7 +120,9 @@ def told_health(settings: Settings) -> Mapping[str, tuple[str, str]] | None:
             reports = DRAResourceHealthStub(channel).NodeWatchResources(
                 health.NodeWatchResourcesRequest(), timeout=_PLUGIN_SECONDS
             )
-            report = next(iter(reports))
+            report = next(iter(reports), None)
+            if report is None:
+                continue  # it ends at this moment
             return {
                 each.device.device_name: (
                     health.HealthStatus.DESCRIPTOR.values_by_number[each.health].name.lower(),
