@@ -67,6 +67,8 @@ class Keeper:
         if not self._service.present():
             self._service.renew()
             _log.warning("the service socket was gone and is made anew", path=self._service.path)
+        if self._stopped.is_set():
+            return  # while the other one was looked at: the registration is gone for good
         gone = not self._registrar.present()
         if gone or self._registration.refused_for(_REFUSAL_SECONDS):
             self._registration.offered_anew()

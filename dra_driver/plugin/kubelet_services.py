@@ -107,7 +107,8 @@ class KubeletServices:
 
     def close(self) -> None:
         """Give everything back, after `leave`."""
-        self._registrar.stop(0).wait(1.0)
+        for server in (self._registrar, self._service):
+            server.stop(0).wait(1.0)  # also what was made anew at the very end
         for part in (self._registration, self._dra, self._reports, self._serving):
             part.close()
         self._threads.shutdown(wait=False)

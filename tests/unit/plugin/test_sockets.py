@@ -5,6 +5,7 @@ import os
 import re
 import socket
 import stat
+import threading
 from pathlib import Path
 
 import pytest
@@ -205,6 +206,31 @@ def test_a_failure_that_nobody_foresaw_does_not_end_the_keeper(
     connection = introduce(side.settings().registration_socket)
     eventually(lambda: services._keeper.problem == "", "it goes on")
     eventually(lambda: services.checks().alive() == [], f"{connection.endpoint} is back")
+
+
+def test_a_look_that_outlasts_the_stop_offers_nothing_anew(
+    side: PluginSide, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever has taken the service socket's name keeps the keeper waiting meanwhile."""
+    asked, left = threading.Event(), threading.Event()
+
+    def slow_to_answer(_: Path) -> bool:
+        asked.set()
+        return not left.wait(60)
+
+    services = side.build()
+    services.start()
+    path = side.settings().service_socket
+    monkeypatch.setattr("dra_driver.serving.sockets.is_served", slow_to_answer)
+    path.unlink()
+    dead_socket(path)
+    assert asked.wait(60)
+    services.leave(0)
+    left.set()
+    services._keeper._thread.join(60)
+    assert not side.settings().registration_socket.exists()
+    services.close()
+    assert sockets_below(side.folder) == set()
 
 
 def test_b30_a_refused_plugin_offers_itself_anew(
