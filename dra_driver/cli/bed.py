@@ -29,7 +29,7 @@ PATIENCE: Final = 60.0  # seconds that any single step may take on a busy machin
 
 _LONGEST_BASE: Final = 40  # bytes; socket paths have 107 in all
 _POLL_SECONDS: Final = 0.005
-_STOP_SECONDS: Final = 5.0
+_STOP_SECONDS: Final = 30.0  # before it is killed; an agent that is killed leaves its daemons
 _AGENT_SOCKET: Final = Path("mps/agent.sock")
 _KEPT: Final = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR")  # of our variables; no KUBECONFIG
 
