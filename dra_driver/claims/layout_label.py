@@ -4,6 +4,7 @@
 tells how far it is: pending, success or failed.
 """
 
+import time
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
@@ -15,6 +16,8 @@ from dra_driver.model import DriverError, Gpu, Inventory, Partitioning
 from dra_driver.telemetry import Event, EventQueue, logger
 
 log = logger(__name__)
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 60.0  # between two tries to write
 
 CONFIG: Final = "nvidia.com/mig.config"
 STATE: Final = "nvidia.com/mig.config.state"
@@ -34,6 +37,7 @@ class LayoutLabel:
         self._events = events
         self._enabled = enabled
         self._written = ""  # state
+        self._pause, self._next_try = _FIRST_PAUSE, 0.0  # of a state that can't be written
         self._said = ""
 
     @property
@@ -68,29 +72,38 @@ class LayoutLabel:
         """Take no state for the last of ours: a newer instance writes it now."""
         self._written = ""
 
-    def report(self, inventory: Inventory, statuses: Iterable[LayoutStatus]) -> None:
-        """Tell in the label how far the layout is; one that can't be set is told once.
+    def report(self, inventory: Inventory, statuses: Iterable[LayoutStatus]) -> bool:
+        """Tell in the label how far the layout is; gives whether that is still owed.
 
         `statuses` are those of the GPUs of `inventory`, whose policies may be older than the label.
+        A label that can't be set is told once, and tried again with growing pauses.
         """
         why, layout = self.stands_back(), self._layout()
         if why or not layout:
             self._say(why)
-            return
+            return False
         is_known = all(gpu.policy.layout == layout for gpu in inventory.gpus if gpu.mig_capable)
         state = _worst(statuses) if is_known else "pending"
         if self._labels.current().get(STATE) == state:
-            self._written = state
-            self._say("")
-            return
+            self._is_written(state)
+            return False
+        if time.monotonic() < self._next_try:
+            return True
         try:
             self._labels.write(STATE, state)
         except DriverError as error:
             self._written = ""  # it may have got there, and only the answer did not come back
             self._say(f"label {STATE} can't be set to {state}: {error}")
-        else:
-            self._written = state
-            self._say("")
+            self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+            self._next_try = time.monotonic() + self._pause
+            return True
+        self._is_written(state)
+        return False
+
+    def _is_written(self, state: str) -> None:
+        self._written = state
+        self._pause, self._next_try = _FIRST_PAUSE, 0.0
+        self._say("")
 
     def _layout(self) -> str:
         if not self._enabled or self.stands_back():

@@ -133,10 +133,12 @@ class Layouts:
                 with operation():
                     self._look_after(is_poked=is_poked)
             except DriverError as error:
+                self._is_busy = True  # what it was poked for is not done
                 if self._said != str(error):
                     log.warning("layouts can't be looked after", err=error)
                 self._said = str(error)
             except Exception:  # the thread must outlive our own mistakes
+                self._is_busy = True
                 log.exception("looking after layouts failed")
             else:
                 self._said = ""
@@ -169,9 +171,9 @@ class Layouts:
         self._tries.keep_only(present)
         self._done = {uuid: made for uuid, made in self._done.items() if uuid in present}
         waits = any(each.state is LayoutState.WAITING for each in statuses)
-        self._is_busy = waits or is_reserved or bool(self._done or self._tries)
         self._reports.tell(statuses, done - self._done.keys())
-        self._label.report(inventory, statuses)
+        is_owed = self._label.report(inventory, statuses)
+        self._is_busy = waits or is_reserved or is_owed or bool(self._done or self._tries)
 
     def _attend_to(self, case: Case, held: Sequence[Holding]) -> LayoutStatus | None:
         """Do for a GPU what can be done now; None when no layout concerns it."""

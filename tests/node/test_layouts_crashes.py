@@ -129,6 +129,24 @@ def test_a_failure_is_tried_again_and_a_lasting_one_is_told(layout_bed: MakeLayo
     bed.becomes(BALANCED)
 
 
+def test_what_it_was_told_to_do_is_done_after_a_trouble(layout_bed: MakeLayoutBed) -> None:
+    """Meanwhile the GPU is held back, and nothing changes that would remind of it."""
+    bed = layout_bed({})
+    bed.configure("halves")
+    plugin = bed.serve()
+    bed.becomes(HALVES)
+    eventually(lambda: bed.metric("applied") == 1, "it is done")
+    lock = bed.bed.data_folder / "state.lock"
+    lock.replace(lock.with_suffix(".away"))
+    lock.mkdir()
+    bed.configure("all-balanced")
+    eventually(lambda: plugin.lines("layouts can't be looked after"), "it is in trouble")
+    eventually(lambda: bed.held_back() == {"gpu-0"}, "the GPU is held back")
+    lock.rmdir()
+    lock.with_suffix(".away").replace(lock)
+    bed.becomes(BALANCED)
+
+
 def test_a_monitor_in_the_way_of_a_mode_switch_is_waited_for(layout_bed: MakeLayoutBed) -> None:
     bed = layout_bed({})
     bed.bed.node.state.fault(0, "nvmlDeviceSetMigMode", 19)  # IN_USE

@@ -78,6 +78,18 @@ def test_without_the_right_to_patch_nodes_the_layout_is_applied_all_the_same(
     assert "'patch' on 'nodes'" in told
 
 
+def test_a_state_that_could_not_be_told_is_told_later(layout_bed: MakeLayoutBed) -> None:
+    """Somebody may wait for it; and nothing changes any more that would remind of it."""
+    bed = layout_bed({})
+    bed.configure("", PLAIN)
+    label(bed, **{WANTED: "halves"})
+    bed.bed.api.faults.fail("patch", "/nodes/", status=503)
+    bed.serve("--mig-config-label")
+    bed.says("LayoutLabelUnused", STATE, "can't be set to success")
+    bed.bed.api.faults.clear()
+    eventually(lambda: labels(bed).get(STATE) == "success", "it is told")
+
+
 def test_rules_match_the_labels_of_the_node(layout_bed: MakeLayoutBed) -> None:
     text = CONFIG.replace("- partitioning", "- match: {nodeLabels: {pool: train}}\n  partitioning")
     bed = layout_bed({})
