@@ -32,7 +32,9 @@ if os.fork() == 0:
     with open(folder + "/new", "w") as file:
         file.write(os.strerror(ctypes.get_errno()) if failed else str(os.getpid()))
     os.rename(folder + "/new", folder + "/tracer")
-time.sleep(3600)
+    if failed:
+        sys.exit()
+time.sleep(300)
 """
 
 
