@@ -3,7 +3,6 @@
 import ctypes
 import errno
 import os
-import re
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -14,7 +13,6 @@ from dra_driver.model.errors import BadNode, PermissionMissing, StorageFailed
 _MS_NOSUID, _MS_NODEV, _MS_NOEXEC = 2, 4, 8  # mount(2)
 _MNT_DETACH: Final = 2  # umount2(2): also while somebody uses it
 _SELINUX: Final = "security.selinux"
-_ESCAPED: Final = re.compile(r"\\([0-7]{3})")  # how /proc/PID/mountinfo writes blanks
 
 
 def mount_tmpfs(path: Path, size: int, host: Path) -> None:
@@ -35,8 +33,8 @@ def mount_tmpfs(path: Path, size: int, host: Path) -> None:
         )
     if failure:
         raise StorageFailed(f"no tmpfs can be mounted at {path}: {os.strerror(failure)}")
-    seen = list(_mount_points(host / "proc/1/mountinfo"))
-    if seen and str(path) not in seen:
+    seen = set(_file_systems(host / "proc/1/mountinfo"))
+    if seen and path.stat().st_dev not in seen:
         unmount(path)
         raise BadNode(
             f"the tmpfs at {path} is not seen by the host: mount its folder into this container "
@@ -55,8 +53,12 @@ def unmount(path: Path) -> None:
 
 
 def is_mounted(path: Path) -> bool:
-    """Whether something is mounted at exactly that path, as this process sees it."""
-    return str(path) in _mount_points(Path("/proc/self/mountinfo"))
+    """Whether a file system is mounted at a folder, by whatever path, as this process sees it.
+
+    Asked of the folder itself: a list of mounts may lack some while others come and go (Linux
+    before 5.8), and has none by a path with links.
+    """
+    return os.path.ismount(path)
 
 
 def set_label(path: Path, label: str, host: Path) -> None:
@@ -71,10 +73,12 @@ def set_label(path: Path, label: str, host: Path) -> None:
         ) from error
 
 
-def _mount_points(file: Path) -> Iterator[str]:
+def _file_systems(file: Path) -> Iterator[int]:
+    """Yield what is mounted as a mountinfo tells it: device numbers, whatever the paths."""
     with suppress(OSError):
         for line in file.read_text(encoding="utf-8", errors="surrogateescape").splitlines():
-            yield _ESCAPED.sub(lambda found: chr(int(found[1], 8)), line.split(" ")[4])
+            major, minor = line.split(" ")[2].split(":")
+            yield os.makedev(int(major), int(minor))
 
 
 def _mount(kind: bytes, path: Path, flags: int, options: bytes) -> int:

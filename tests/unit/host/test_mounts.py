@@ -62,10 +62,25 @@ def test_a_mount_that_the_host_does_not_see_is_taken_back(folder: Path, tmp_path
     with pytest.raises(BadNode, match="mountPropagation: Bidirectional"):
         mount_tmpfs(folder, MIB, tmp_path / "host")
     assert not is_mounted(folder)
-    escaped = str(folder).replace(" ", r"\040")
-    mountinfo.write_text(f"23 22 0:22 / {escaped} rw - tmpfs tmpfs rw\n")
+    mountinfo.unlink()
+    mountinfo.symlink_to("/proc/1/mountinfo")
     mount_tmpfs(folder, MIB, tmp_path / "host")
     assert is_mounted(folder)
+
+
+@needs_root
+def test_a_folder_behind_a_link_is_the_same_folder(folder: Path, tmp_path: Path) -> None:
+    """As a kubelet's folder that was moved to another disk: the host names it otherwise."""
+    (tmp_path / "link").symlink_to(tmp_path)
+    linked = tmp_path / "link" / folder.name
+    mount_tmpfs(linked, MIB, Path("/"))
+    (folder / "file").write_text("kept")
+    mount_tmpfs(linked, MIB, Path("/"))
+    assert (linked / "file").read_text() == "kept"
+    assert is_mounted(linked)
+    assert is_mounted(folder)
+    unmount(linked)
+    assert not is_mounted(folder)
 
 
 def test_without_the_right_the_message_says_so(tmp_path: Path) -> None:
