@@ -10,6 +10,7 @@ from dra_driver.config import Settings
 from dra_driver.health.findings import Findings, applied, located, settled, since, with_event
 from dra_driver.health.foreign import ForeignPartitions
 from dra_driver.health.notices import EventLog, notices
+from dra_driver.health.paced import Paced
 from dra_driver.health.xids import ANNOUNCEMENT, APPLICATION
 from dra_driver.model import Gpu, Health, Inventory, dated
 from dra_driver.model.errors import DriverNotReady
@@ -57,8 +58,8 @@ class Hardware:
         self._look: Look | None = None
         self._findings: Findings = {}
         self._inventory: Inventory | None = None
-        self._asked_at = 0.0
-        self._doubted_at = float("-inf")
+        self._event_looks = Paced(self._discovery.refresh, _LOOK_SECONDS)
+        self._doubt_looks = Paced(self._discovery.refresh, _DOUBT_SECONDS)
 
     def start(self) -> None:
         """Begin to look and to listen. Returns at once."""
@@ -66,6 +67,8 @@ class Hardware:
 
     def stop(self) -> None:
         """End within seconds, even when NVML hangs."""
+        self._event_looks.stop()
+        self._doubt_looks.stop()
         self._discovery.stop()
 
     def current(self) -> Inventory | None:
@@ -99,9 +102,8 @@ class Hardware:
     def _looked(self, look: Look) -> None:
         inventory, is_unsure = self._foreign.mark(self._configured(look.inventory))
         look = replace(look, inventory=inventory)
-        if is_unsure and time.monotonic() - self._doubted_at >= _DOUBT_SECONDS:
-            self._doubted_at = time.monotonic()
-            self._discovery.refresh()
+        if is_unsure:
+            self._doubt_looks.ask()
         with self._lock:
             if self._look is not None and look.driver_loads != self._look.driver_loads:
                 self._findings = since(self._findings, look.began)
@@ -122,10 +124,8 @@ class Hardware:
             if self._look is not None:
                 self._findings = located(self._findings, self._look.inventory)
                 self._renew()
-            due = is_news or moment - self._asked_at >= _LOOK_SECONDS
-            if due and any(self._is_worth_a_look(event) for event in batch):
-                self._asked_at = moment
-                self._discovery.refresh()
+            if any(self._is_worth_a_look(event) for event in batch):
+                self._event_looks.ask(at_once=is_news)
 
     def _blames_hardware(self, event: HardwareEvent) -> bool:
         if event.kind is EventKind.XID:

@@ -4,6 +4,7 @@ import time
 
 import pytest
 
+from dra_driver.health.xids import ANNOUNCEMENT
 from dra_driver.nvml import condition
 from dra_driver.simulator.native_library import error_number
 from dra_driver.simulator.node_file import NodeSpec
@@ -34,6 +35,20 @@ def test_what_the_gpu_confirms_ends_with_the_gpu(make_node: MakeNode, ward: Make
     node.state.reset(0)
     run.until_health(gpu_0=HEALTHY, gpu_1=HEALTHY)
     assert run.health()["gpu-0"].since > since
+
+
+def test_an_announcement_right_after_an_xid_is_looked_into(
+    make_node: MakeNode, ward: MakeWard
+) -> None:
+    """The look that followed the XID came too soon for it, and the next poll is an hour away."""
+    node = make_node(gpus=2)
+    run = ward(node.root, health_clear_seconds=LONG)
+    node.state.xid(0, 48)
+    run.until_health(gpu_0=UNHEALTHY)
+    run.look()
+    node.state.set_recovery_action(0, GPU_RESET)
+    node.state.xid(0, ANNOUNCEMENT)
+    run.until(lambda _: reasons(run, "gpu-0") == ["recovery-action", "xid"], "both are known")
 
 
 def test_what_nothing_confirms_ends_after_a_quiet_time(make_node: MakeNode, ward: MakeWard) -> None:
