@@ -1,5 +1,6 @@
 """Shares by memory that MPS limits: what programs get, what claims are told, what is refused."""
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from uuid import uuid4
 
@@ -206,6 +207,31 @@ def test_several_shares_in_one_claim(make_mps_bed: MakeMpsBed) -> None:
         str(place): mib * MIB for place, mib in enumerate(ordered)
     }
     wait_told(bed, "several", ("7Gi", "mps"), ("7Gi", "mps"), ("2500Mi", "mps"))
+
+
+def test_each_program_gets_its_share_whoever_begins_and_ends_beside_it(
+    make_mps_bed: MakeMpsBed,
+) -> None:
+    """Many at once, on two sets, through two instances of the plugin as an update has them."""
+    bed = make_mps_bed(start=False, gpus=2)
+    bed.start_agent()
+    for uid in (uuid4(), uuid4()):
+        bed.serve("--prepare-retry=30s", f"--pod-uid={uid}", SWEEP, write(bed, RULE % ""))
+    amounts = {f"claim-{number}": f"{number + 1}Gi" for number in range(6)}
+
+    def come_and_go(name: str) -> None:
+        ref = share(bed, name, amounts[name], device=f"gpu-{int(name[-1]) % 2}")
+        for _ in range(3):
+            bed.prepare(ref)
+            program = bed.attach(ref)
+            program.gets(amounts[name])
+            program.kill()
+            bed.unprepare(ref)
+
+    with ThreadPoolExecutor(len(amounts)) as pods:
+        list(pods.map(come_and_go, amounts))
+    assert bed.claim_files() == set()
+    assert bed.leftovers() == []
 
 
 def test_a_partition_is_shared_by_memory(make_mps_bed: MakeMpsBed) -> None:
