@@ -91,6 +91,7 @@ class Takeover:
                     self._content = read_file(self._file)  # None: another instance was faster
                     if self._content is not None:
                         self._take(self._content, inventory)
+                    self._ended.forget()  # here too when a person has moved the checkpoint away
                 failpoint("after-take-over")
             except DriverError as error:
                 self._failed(error)
@@ -242,7 +243,6 @@ class Takeover:
     def _move(self, content: bytes, name: str) -> None:
         write_durably(self._settings.data_folder / name, content)
         remove_durably(self._file)
-        self._ended.forget()
 
     def _mps_folders(self, daemon: str) -> tuple[str, str]:
         folder: Path = self._settings.data_folder / "mps" / daemon

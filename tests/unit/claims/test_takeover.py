@@ -214,6 +214,22 @@ def test_a_fault_of_this_driver_is_told_once_and_over_when_its_cause_is(
     assert len(bed.prepare(bed.claim("late", "gpu-2")).devices) == 1
 
 
+def test_a_checkpoint_that_a_person_has_moved_away_keeps_nobody_waiting(
+    bed: EngineBed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dra_driver.claims.takeover.read_checkpoint", lambda _: 1 // 0)
+    bed.start()
+    look(bed)
+    bed.unprepare(ONE, TWO)
+    checkpoint(bed).unlink()
+    look(bed)
+    assert bed.engine.not_taken_over() == ""
+    late = bed.claim("late", "gpu-0")
+    assert len(bed.prepare(late).devices) == 1
+    bed.unprepare(late)
+    assert {Path(name).name for name in bed.leftovers()} == {"nvidia-cdi-hook"}
+
+
 def events(bed: EngineBed) -> list[Event]:
     """Take all Events that wait."""
     return list(iter(lambda: bed.events.take(0), None))
