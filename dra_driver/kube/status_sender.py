@@ -8,6 +8,7 @@ node was written down), so that one waits by itself.
 import threading
 import time
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -52,10 +53,20 @@ class _Again:
 class ClaimStatusSender:
     """Takes statuses from anybody and applies them to their claims."""
 
-    def __init__(self, kube: KubeClient, metrics: Metrics) -> None:
-        """Keep the parts; nothing runs before `start`."""
+    def __init__(
+        self,
+        kube: KubeClient,
+        metrics: Metrics,
+        still_holds: Callable[[ClaimStatus], bool] = lambda _: True,
+    ) -> None:
+        """Keep the parts; nothing runs before `start`.
+
+        A status of which `still_holds` says no is not written: it may have waited for long, while
+        another instance of this driver prepared its claim anew.
+        """
         self._kube = kube
         self._metrics = metrics
+        self._still_holds = still_holds
         self._changed = threading.Condition()
         self._waiting: OrderedDict[str, _Waiting] = OrderedDict()  # by claim UID, in turn
         self._stopping = threading.Event()
@@ -144,7 +155,7 @@ class ClaimStatusSender:
     def _send(self, status: ClaimStatus) -> _Again | None:
         """Try once; None when no other try is due."""
         try:
-            is_kept = self._kube.apply_claim_status(status)
+            is_kept = self._apply(status)
         except (ClaimNotFound, ClaimChanged, ClaimNotAllocated) as error:
             self._count("gone")
             log.debug("a claim needs no status any more", claim=status.ref, err=error)
@@ -170,6 +181,11 @@ class ClaimStatusSender:
                 gate = "DRAResourceClaimDeviceStatus"
                 self._tell("the API server keeps no device status of claims", gate, "it is off")
         return None
+
+    def _apply(self, status: ClaimStatus) -> bool:
+        if not self._still_holds(status):
+            raise ClaimChanged(f"claim {status.ref} was prepared anew, or is not any more")
+        return self._kube.apply_claim_status(status)
 
     def _tell(self, what: str, reason: str, error: object) -> None:
         """Log a trouble that may concern every claim once in an hour, however many it meets."""

@@ -19,7 +19,7 @@ from dra_driver.health import Hardware, OtherAllocators
 from dra_driver.host import fsyncs, programs_run
 from dra_driver.kube import ClaimStatusSender, EventSender, KubeClient, NodeLabels
 from dra_driver.mig import MigEffect
-from dra_driver.model import DriverError, Inventory, Problem
+from dra_driver.model import ClaimStatus, DriverError, Inventory, Problem
 from dra_driver.plugin.config_file import ConfigFile
 from dra_driver.plugin.kubelet_services import KubeletServices
 from dra_driver.plugin.probes import HealthPort
@@ -60,7 +60,7 @@ class NodePlugin:
         )
         self._labels = NodeLabels(self._kube, self._needs_labels, self._labels_changed)
         self._specs = ClaimSpecs(settings)
-        self._statuses = ClaimStatusSender(self._kube, metrics)
+        self._statuses = ClaimStatusSender(self._kube, metrics, self._still_holds)
         self._engine = Engine(
             settings,
             self._kube,
@@ -191,6 +191,14 @@ class NodePlugin:
 
     def _in_doubt(self) -> set[str]:
         return self._engine.records.unknown()
+
+    def _still_holds(self, status: ClaimStatus) -> bool:
+        """Whether a claim is prepared as its status tells, whichever instance has done it."""
+        try:
+            record = self._engine.records.get(status.ref.uid)
+        except DriverError:
+            return True  # nobody knows better
+        return record is not None and record.planned == status.since
 
     def _configured(self, inventory: Inventory) -> Inventory:
         self._config.follow_labels()

@@ -1,6 +1,7 @@
 """Two instances of the plugin on one node, as in a rolling update with a surge."""
 
 import os
+import re
 import threading
 import time
 from collections import Counter
@@ -8,6 +9,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -20,6 +22,12 @@ from tests.support.plugin_process import NODE, MakeBed, NodeBed, PluginProcess
 # After a restart the kubelet stand-in finds sockets by name, so the first of these is its newest.
 UIDS = ("8f3a9d4e-1b2c-4d5e-8f90-a1b2c3d4e5f6", "00000000-1b2c-4d5e-8f90-a1b2c3d4e5f6")
 GPUS, CLAIMS = 8, 30
+DYNAMIC = """\
+apiVersion: config.gpu-dra-driver.dev/v1alpha1
+kind: NodeConfig
+rules:
+- partitioning: {mode: Dynamic}
+"""
 # What a call meets whose instance goes away; the kubelet calls again, and then another instance.
 PASSING = ("code = UNAVAILABLE", "code = CANCELLED", "is not registered")
 
@@ -45,6 +53,11 @@ def instance(bed: NodeBed, uid: str) -> PluginConnection:
         if connection.introduction.endpoint.name == f"dra-{uid}.sock"
     ]
     return found
+
+
+def busy_for(bed: NodeBed, claim: str) -> bool:
+    """Whether the API server has put off a status of that claim."""
+    return any(claim in entry.url and entry.status == 429 for entry in bed.api.requests.all())
 
 
 def is_published_by(bed: NodeBed, pool: str) -> bool:
@@ -210,6 +223,38 @@ def test_the_newest_publishes_and_the_older_takes_over_again(make_bed: MakeBed) 
     wait_for(lambda: is_published_by(bed, NODE), "the older has taken over again")
     assert bed.device_names() == {"gpu-0", "gpu-1", "gpu-2"}
     wait_for(lambda: "gpu_dra_driver_publisher 1.0" in bed.get("/metrics")[1], "it says so")
+
+
+def test_a_status_that_waited_does_not_undo_that_of_the_other_instance(
+    make_bed: MakeBed, tmp_path: Path
+) -> None:
+    """The API server was busy when the older instance prepared a claim that others use again."""
+    bed = make_bed(gpus=1)
+    bed.kubelet.start()
+    config = tmp_path / "node.yaml"
+    config.write_text(DYNAMIC)
+    start(bed, UIDS[0], f"--config={config}")
+    keeps_mig_mode = bed.claim("other", "gpu-0-mig-1g10gb-19-6")  # two can't switch it
+    bed.kubelet.prepare(DRIVER, [keeps_mig_mode])
+    wait_for(lambda: bed.api.requests.count("patch") == 1, "its status is written")
+    old_port = bed.port
+    start(bed, UIDS[1], f"--config={config}")
+    old, new = (instance(bed, uid) for uid in UIDS)
+    claim = bed.claim("used-again", "gpu-0-mig-1g10gb-19-0")
+    busy = {"Retry-After": "4"}
+    bed.api.faults.fail("patch", "/used-again/status", status=429, times=1, headers=busy)
+    old.prepare([claim], 45)
+    wait_for(lambda: busy_for(bed, "used-again"), "the older one has to wait")
+    new.unprepare([claim], 45)
+    time.sleep(1)  # times in records are whole seconds
+    new.prepare([claim], 45)
+    bed.port = old_port
+    over = re.compile(r'gpu_dra_driver_claim_status_writes_total.*("gone"} 1|"written"} 2)')
+    wait_for(lambda: over.search(bed.get("/metrics")[1]), "the older one has done with it")
+    (told,) = bed.api.objects.get("resourceclaims", "used-again")["status"]["devices"]
+    (made,) = [each for each in bed.node.gpu(0)["instances"] if each["start"] == 0]
+    assert told["data"]["uuid"] == made["computeInstances"][0]["uuid"]
+    new.unprepare([claim, keeps_mig_mode], 45)
 
 
 def test_a_restart_of_a_single_instance_waits_for_nobody(make_bed: MakeBed) -> None:

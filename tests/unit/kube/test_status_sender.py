@@ -258,6 +258,17 @@ def test_a_claim_that_is_unprepared_is_forgotten(bed: Bed) -> None:
     assert bed.told("short") == ""
 
 
+def test_a_status_that_holds_no_more_is_not_written(bed: Bed) -> None:
+    old, new = bed.claim("old"), bed.claim("new")
+    bed.sender = ClaimStatusSender(bed.sender._kube, bed.metrics, lambda status: status.ref != old)
+    bed.sender.start()
+    bed.add(old)
+    bed.add(new)
+    bed.wait_told("new")
+    bed.wait_counted("gone")
+    assert bed.told("old") == ""
+
+
 def test_the_queue_is_bounded(
     bed: Bed, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
