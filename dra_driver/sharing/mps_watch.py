@@ -129,13 +129,16 @@ class MpsWatch:
         then nothing counts as seen, so that it is told when that is known.
         """
         has_told = False
+        # While it is away: an agent that came and went since the last look has left notes of its
+        # sets. They are looked at first, since one that comes now has lost nothing.
+        noted = self._notes.ids() if self._view.away else None
         try:
             for sets in self._agent.watch(self._ends_with):
                 has_told = True
                 self._see(sets)
         except AgentAway as error:
             if not has_told:
-                self._lose(str(error))
+                self._lose(str(error), noted)
         return has_told
 
     def _ends_with(self, end: Callable[[], object]) -> None:
@@ -144,8 +147,9 @@ class MpsWatch:
             end()
 
     def _see(self, sets: pb.Sets) -> None:
-        if self._view.agent_id not in ("", sets.agent_id):
-            self._lose("another MPS agent has taken the place of the one before")
+        if not self._view.away and self._view.agent_id not in ("", sets.agent_id):
+            why = "another MPS agent has taken the place of the one before"
+            self._lose(why, self._view.sets)  # others are of the one that is there now
         before, now = self._view, {each.set.id: _Daemon.of(each) for each in sets.sets}
         claims = _claims(self._holdings())
         for mps_set, daemon in now.items():
@@ -167,16 +171,17 @@ class MpsWatch:
             return now.interrupted_at > self._began - _NEWS_SECONDS
         return now.interruptions > before.interruptions
 
-    def _lose(self, why: str) -> None:
-        """Take note that the agent is away, unless this process is about to end."""
+    def _lose(self, why: str, among: Iterable[str] | None = None) -> None:
+        """Take note that the agent is away, unless this process is about to end.
+
+        It had these sets, or if that is not known, all that claims have.
+        """
         if self._stopping.is_set():
             return
         claims = _claims(self._holdings())
         lost = claims.keys() - self._told
-        if self._view.away and lost:
-            # Known already; but an agent may have come and gone since the last look. It leaves a
-            # note of each set; without one the set's first claim is still being prepared.
-            lost &= set(self._notes.ids())
+        if among is not None:
+            lost &= set(among)
         for mps_set in lost:
             self._tell_interrupted(claims[mps_set], why)
             self._told.add(mps_set)

@@ -2,7 +2,7 @@
 
 import itertools
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +58,23 @@ class Bed:
 
     def lose(self, why: str = "the agent is away") -> list[tuple[str, str]]:
         self.watch._lose(why)
+        return self.told()
+
+    def note(self, mps_set: str) -> None:
+        """Leave an agent's note of a set."""
+        self.sets_folder.mkdir(parents=True, exist_ok=True)
+        (self.sets_folder / f"{mps_set}.json").touch()
+
+    def look_in_vain(self, meanwhile: Callable[[], None] = lambda: None) -> list[tuple[str, str]]:
+        """Let the watch look for the agent, which does not answer."""
+
+        def watch(_: object) -> Iterator[pb.Sets]:
+            meanwhile()
+            raise AgentAway("it does not answer")
+
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(self.watch._agent, "watch", watch)
+            self.watch._follow()
         return self.told()
 
     def told(self) -> list[tuple[str, str]]:
@@ -155,11 +172,25 @@ def test_an_agent_that_came_and_went_between_two_looks_is_told_to_whom_it_has_se
     bed.lose()
     bed.hold("waits", OTHER)
     bed.hold("served", ONE)
-    bed.sets_folder.mkdir(parents=True)
-    (bed.sets_folder / f"{ONE}.json").touch()  # its note
-    assert bed.lose() == [("MpsInterrupted", "served")]
-    assert bed.lose() == []
+    bed.note(ONE)
+    assert bed.look_in_vain() == [("MpsInterrupted", "served")]
+    assert bed.look_in_vain() == []
     assert bed.see(state(ONE, interruptions=1)) == [("MpsRestored", "served")]
+
+
+def test_an_agent_that_comes_during_a_look_in_vain_has_lost_nothing(bed: Bed) -> None:
+    bed.see()
+    bed.lose()
+    bed.hold("served", ONE)
+    assert bed.look_in_vain(meanwhile=lambda: bed.note(ONE)) == []
+    assert bed.see(state(ONE), agent="b") == []
+
+
+def test_what_the_next_agent_serves_before_it_is_seen_is_not_lost(bed: Bed) -> None:
+    bed.hold("first", ONE)
+    bed.see(state(ONE))
+    bed.hold("later", OTHER)
+    assert bed.see(state(OTHER), agent="b") == [("MpsInterrupted", "first")]
 
 
 def test_an_agent_that_takes_another_s_place_at_once_is_told(bed: Bed) -> None:
