@@ -26,7 +26,13 @@ from dra_driver.claims.engine import Engine
 from dra_driver.kube import KubeClient
 from dra_driver.kube.pod_resources import claims_in_use
 from dra_driver.model import DriverError
-from dra_driver.model.errors import ClaimChanged, ClaimNotAllocated, ClaimNotFound, HardwareBusy
+from dra_driver.model.errors import (
+    ApiUnavailable,
+    ClaimChanged,
+    ClaimNotAllocated,
+    ClaimNotFound,
+    HardwareBusy,
+)
 from dra_driver.state import ClaimRecord, Phase, is_reservation
 from dra_driver.telemetry import logger, operation
 
@@ -56,6 +62,7 @@ class Janitor:
         self._stopping = threading.Event()
         self._wake = threading.Event()
         self._suspects: dict[str, float] = {}  # UIDs, and since when nobody seems to need them
+        self._is_api_away = False
         self._has_told = False  # whether all statuses of claims were handed on since the start
         self._said: dict[str, str] = {}  # by what it is about: a trouble is told once
         self._thread = threading.Thread(target=self._run, name="janitor", daemon=True)
@@ -136,11 +143,13 @@ class Janitor:
 
     def _remove_dead_claims(self) -> None:
         in_use = claims_in_use(self._pod_resources)
+        self._is_api_away = False
         dead = [
             record
             for record in self._records.all()
             if not is_reservation(record.ref)
             and not _is_listed(record, in_use)
+            and not self._is_api_away  # else each is waited for, and all other looks with it
             and self._is_gone(record)
         ]
         now = time.monotonic()
@@ -158,6 +167,7 @@ class Janitor:
         except (ClaimNotFound, ClaimChanged, ClaimNotAllocated):
             return True
         except DriverError as error:
+            self._is_api_away = isinstance(error, ApiUnavailable)
             log.debug("nothing is known of a claim", claim=record.ref, err=error)
             return False
         allocated = {(device.pool, device.device) for device in claim.devices}

@@ -148,6 +148,23 @@ def test_failed_reads_prove_nothing(bed: EngineBed) -> None:
     assert bed.claim_files() == set()
 
 
+def test_an_api_server_that_is_away_is_asked_about_one_claim_only(
+    bed: EngineBed, kubelet: PodResources
+) -> None:
+    """It may take ten seconds each time, and the node would be looked after once in an hour."""
+    bed.prepare(bed.claim("one", "gpu-0"))
+    bed.prepare(bed.claim("two", "gpu-1"))
+    bed.api.asked.clear()
+    bed.api.error = ApiUnavailable("away")
+    sweeper = bed.janitor()
+    sweeper.sweep()
+    assert len(bed.api.asked) == 1
+    bed.api.error = None
+    bed.api.claims.clear()
+    sweeper.sweep()
+    assert bed.claim_files() == set()
+
+
 def test_files_that_went_missing_are_written_again(bed: EngineBed) -> None:
     ref = bed.claim("mine", "gpu-0")
     bed.prepare(ref)
