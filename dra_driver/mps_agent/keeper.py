@@ -123,6 +123,8 @@ class SetKeeper:
         next call, and by those who watch it.
         """
         with self._change:
+            if not self._wanted:  # its note is gone, or about to go
+                raise HardwareBusy(f"{self.spec} was released meanwhile")
             daemon = self._daemon
             if spec != self.spec:
                 note = self._note.model_copy(update={"spec": spec})
@@ -132,7 +134,7 @@ class SetKeeper:
                 return
         if daemon is not None:
             with self._asking:
-                daemon.hold_limits(spec)
+                daemon.hold_limits(self.spec)  # those of a later call, if there was one
         log.info("limits are adjusted", set=spec)
         self._tell()
 
@@ -174,10 +176,11 @@ class SetKeeper:
         pause = self._tools.options.first_pause
         while self._wanted:
             began = time.monotonic()
-            daemon = self._bring_up()
-            if daemon is not None:
-                self._watch(daemon)
-                self._end(daemon)
+            try:
+                self._serve()
+            except Exception as error:  # the thread must outlive our own mistakes
+                log.exception("keeping a control daemon failed", set=self.spec)
+                self._become(pb.DOWN, f"keeping a control daemon failed: {error!r}")
             if time.monotonic() - began >= _STEADY_SECONDS:
                 pause = self._tools.options.first_pause
                 continue
@@ -185,6 +188,15 @@ class SetKeeper:
                 self._change.wait_for(lambda: self._poked or not self._wanted, pause)
                 self._poked = False
             pause = min(2 * pause, _LONGEST_PAUSE)
+
+    def _serve(self) -> None:
+        """Let a daemon run until it ends or nobody wants it."""
+        daemon = self._bring_up()
+        if daemon is not None:
+            try:
+                self._watch(daemon)
+            finally:
+                self._end(daemon)
 
     def _bring_up(self) -> Daemon | None:
         """Start a daemon; None: there is none, and it was told why."""
@@ -265,6 +277,10 @@ class SetKeeper:
             if not daemon.ended:
                 words = f"the control daemon (PID {daemon.pid}) does not answer: {error}"
                 self._become(pb.SILENT, words)
+        except Exception as error:  # our own mistake: its clients must not lose it for that
+            if self._state != pb.SILENT:
+                log.exception("looking at a control daemon failed", set=self.spec)
+            self._become(pb.SILENT, f"the control daemon can't be looked at: {error!r}")
         else:
             with self._change:
                 is_news, self._clients = self._clients != clients, clients
@@ -294,10 +310,10 @@ class SetKeeper:
             count = self._note.interruptions + 1
             update = {"interruptions": count, "interrupted_at": int(time.time())}
             self._note = self._note.model_copy(update=update)
-        try:
-            self._tools.notes.write(self._note)
-        except DriverError as error:
-            log.warning("that a daemon ended is not noted", set=self.spec, err=error)
+            try:
+                self._tools.notes.write(self._note)
+            except DriverError as error:
+                log.warning("that a daemon ended is not noted", set=self.spec, err=error)
 
     def _become(self, state: "pb.State.ValueType", words: str = "") -> None:
         with self._change:

@@ -1,10 +1,12 @@
 """Sets of devices: which go together, what is refused by name, and what a next agent finds."""
 
 import threading
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
 
+from dra_driver.model import DriverError
 from dra_driver.model.errors import ConfigInvalid, DeviceInUse, HardwareFailed
 from dra_driver.mps_agent.daemon import Daemon
 from dra_driver.mps_agent.keeper import SetKeeper
@@ -186,6 +188,40 @@ def test_a_start_that_failed_is_tried_anew_by_who_asks(bed: AgentBed) -> None:
     with pytest.raises(HardwareFailed, match="control daemon ended with status 1"):
         sets.ensure(spec, LIMIT, replace=False)
     assert sets.ensure(spec, LIMIT, replace=False).state == pb.READY
+
+
+def test_a_mistake_of_the_agent_costs_no_client_its_daemon(
+    bed: AgentBed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sets, spec = bed.begin(), bed.spec(0)
+    pid = sets.ensure(spec, LIMIT, replace=False).pid
+
+    def fail(_: Daemon) -> int:
+        raise RuntimeError("a mistake")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Daemon, "clients", fail)
+        eventually(lambda: "RuntimeError('a mistake')" in sets.states()[0].words, "it is told")
+    eventually(lambda: sets.states()[0].state == pb.READY, "it is looked at again")
+    assert (sets.states()[0].pid, sets.states()[0].interruptions) == (pid, 0)
+
+
+def test_a_mistake_of_the_agent_ends_no_thread_for_good(
+    bed: AgentBed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sets, spec = bed.begin(first_pause=600), bed.spec(0)
+
+    def fail(_: Daemon, __: object) -> None:
+        raise RuntimeError("a mistake")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Daemon, "when_ended", fail)
+        with suppress(DriverError):
+            sets.ensure(spec, LIMIT, replace=False)
+        eventually(lambda: "RuntimeError('a mistake')" in sets.states()[0].words, "it is told")
+    assert sets.ensure(spec, LIMIT, replace=False).state == pb.READY
+    (daemon,) = bed.node.show()["mps"]
+    assert daemon["visibleDevices"] == ",".join(spec.uuids)
 
 
 def test_changes_wake_who_waits(bed: AgentBed) -> None:
