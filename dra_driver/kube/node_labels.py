@@ -82,7 +82,6 @@ class NodeLabels:
 
     def _run(self) -> None:
         while not self._stopping.is_set():
-            self._wake.clear()
             try:
                 if self._needed():
                     self._ask()
@@ -91,6 +90,7 @@ class NodeLabels:
             except Exception:  # the thread must outlive our own mistakes
                 log.exception("following the labels of the Node failed")
             self._wake.wait(_SECONDS if self.are_known else _FIRST_SECONDS)
+            self._wake.clear()  # here: a wish to stop or to ask that came before is seen above
 
     def _forget(self) -> None:
         """Begin anew when they are needed again: what was read by then may be days old."""

@@ -137,3 +137,20 @@ def test_an_answer_from_before_a_write_does_not_count(bed: Bed) -> None:
     bed.api.gate.set()
     bed.ask()
     assert bed.labels.current() == {"pool": "a", "state": "success"}
+
+
+def test_a_wish_to_stop_that_comes_just_before_it_asks_is_heard(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_SECONDS", 3600)
+    is_set = bed.labels._stopping.is_set
+
+    def is_set_a_moment_too_early() -> bool:
+        found = is_set()
+        bed.labels._stopping.set()
+        bed.labels._wake.set()
+        return found
+
+    monkeypatch.setattr(bed.labels._stopping, "is_set", is_set_a_moment_too_early)
+    bed.labels.start()
+    eventually(lambda: not bed.labels._thread.is_alive(), "the thread has ended")
