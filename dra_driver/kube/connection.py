@@ -10,7 +10,7 @@ from urllib3.exceptions import HTTPError, ProtocolError
 
 from dra_driver.kube.errors import Subject, failure
 from dra_driver.kube.library import load
-from dra_driver.model.errors import ApiUnavailable
+from dra_driver.model.errors import ApiUnavailable, ConfigInvalid
 
 if TYPE_CHECKING:
     from kubernetes.client.configuration import Configuration
@@ -170,6 +170,10 @@ def _decode(subject: Subject, text: bytes) -> JsonObject:
         answer = json.loads(text)
     except ValueError as error:
         raise ApiUnavailable(f"cannot {subject}: the answer is not JSON: {text[:80]!r}") from error
+    except RecursionError as error:  # only parameters of a claim can be: 10 KiB of anything
+        raise ConfigInvalid(
+            f"cannot {subject}: parameters of a config are nested too deeply to be read"
+        ) from error
     if not isinstance(answer, dict):
         raise ApiUnavailable(f"cannot {subject}: the answer is not a JSON object: {text[:80]!r}")
     return answer

@@ -15,13 +15,16 @@ from dra_driver.kube import (
     NotFound,
     Refused,
     WatchEvent,
+    connection,
 )
+from dra_driver.kube.errors import Subject
 from dra_driver.model import Bug, ClaimRef
 from dra_driver.model.errors import (
     ApiUnavailable,
     ClaimChanged,
     ClaimNotAllocated,
     ClaimNotFound,
+    ConfigInvalid,
     PermissionMissing,
 )
 from dra_driver.simulator.api_server import ApiServer
@@ -115,6 +118,15 @@ def test_a_missing_permission_names_verb_and_resource(server: ApiServer, kube: K
         PermissionMissing, match=r"verb 'create' on 'resourceslices.resource.k8s.io'"
     ):
         kube.create_slice(slice_of())
+
+
+def test_parameters_nested_without_end_are_the_claim_s_fault() -> None:
+    deep = 1700  # as many as the API server lets a config have
+    answer = b'{"spec":' * deep + b"{}" + b"}" * deep
+    with pytest.raises(
+        ConfigInvalid, match=r"cannot get resourceclaims \"c\": parameters .* too deeply"
+    ):
+        connection._decode(Subject("get", "resourceclaims", "c"), answer)
 
 
 def test_a_busy_server_says_for_how_long(server: ApiServer, kube: KubeClient) -> None:
