@@ -57,7 +57,7 @@ class ClaimStatusSender:
         self,
         kube: KubeClient,
         metrics: Metrics,
-        still_holds: Callable[[ClaimStatus], bool] = lambda _: True,
+        still_holds: Callable[[ClaimStatus], bool],
     ) -> None:
         """Keep the parts; nothing runs before `start`.
 

@@ -40,7 +40,7 @@ class SharingEffect:
         gpus: Gpus,
         settings: Settings,
         holdings: Callable[[], Iterable[Holding]],
-        unknown: Callable[[], AbstractSet[str]] = frozenset,
+        unknown: Callable[[], AbstractSet[str]],
     ) -> None:
         """Ask `holdings` who else has a device, `unknown` for UIDs of claims that may have any."""
         self._limits = MemoryLimits(gpus, settings, holdings)

@@ -42,7 +42,7 @@ class MpsSets:
         gpus: Gpus,
         settings: Settings,
         holdings: Callable[[], Iterable[Holding]],
-        unknown: Callable[[], AbstractSet[str]] = frozenset,
+        unknown: Callable[[], AbstractSet[str]],
     ) -> None:
         """Ask `holdings` who else has a set; set compute modes through `gpus`.
 

@@ -307,7 +307,7 @@ class PartitionMachine(RuleBasedStateMachine):
         )
         effects = GpuEffects(
             MigEffect(self.hardware, self.settings, self._holdings),
-            SharingEffect(self.hardware, self.settings, self._holdings),
+            SharingEffect(self.hardware, self.settings, self._holdings, frozenset),
         )
         api, statuses = cast("Any", self.api), FakeStatuses()
         self.engine = Engine(

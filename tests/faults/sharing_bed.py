@@ -104,7 +104,7 @@ class SharingBed:
         )
         effects = GpuEffects(
             MigEffect(self.hardware, self.settings, self.holdings),
-            SharingEffect(self.hardware, self.settings, self.holdings),
+            SharingEffect(self.hardware, self.settings, self.holdings, frozenset),
         )
         api = cast("Any", self.api)
         self.engine = Engine(

@@ -18,7 +18,7 @@ POD = "0a1b2c3d-0000-4000-8000-000000000001"
 def effect(tmp_path: Path) -> SharingEffect:
     settings = Settings(node_name="node-a", plugins_folder=tmp_path, host_root=tmp_path)
     (tmp_path / settings.driver_name).mkdir()  # for locks
-    return SharingEffect(mock.Mock(), settings, list)
+    return SharingEffect(mock.Mock(), settings, list, frozenset)
 
 
 def sliced(uid: str, gpu: str) -> ClaimRecord:

@@ -17,7 +17,7 @@ SPEC = MpsSpec(set_id(["GPU-0"]), (MpsDevice("GPU-0", "GPU-0"),))
 
 def test_a_compute_mode_that_can_not_be_put_back_is_tried_again(tmp_path: Path) -> None:
     settings = Settings(node_name="node-a", plugins_folder=tmp_path)
-    sets = MpsSets(mock.Mock(), settings, list)
+    sets = MpsSets(mock.Mock(), settings, list, frozenset)
     notes = SetNotes(MpsFolders(settings))
     notes.prepare()
     notes.write(SetNote(spec=SPEC))
